@@ -47,9 +47,9 @@ class Timed(placement.Highs):
         self.cpu_s: list[float] = []
         self.given_up = 0
 
-    def solve(self, program: placement.PlacementProgram) -> Sequence[float] | None:
+    def solve(self, problem: placement.PlacementProblem) -> placement.PlacementSolution | None:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        found = super().solve(program)
+        found = super().solve(problem)
         self.wall_s.append(time.perf_counter() - began_s)
         self.cpu_s.append(time.process_time() - began_cpu_s)
         self.given_up += found is None

@@ -12,23 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 
+from cotenant.controller import store
 from cotenant.controller.domain import ENDED, texts
 from cotenant.controller.engine_settings import engine_config
 from cotenant.controller.policies import registry
 from cotenant.controller.router import Router, RouterError, raise_descriptor_limit
 from cotenant.controller.server import TRY_AGAIN_S, Controller
 from cotenant.controller.standby import Standby
-from cotenant.controller.store import (
-    Fatal,
-    JournalError,
-    JournalReader,
-    JournalUnreachable,
-    PostgresDatabase,
-    StorageError,
-    TakenOver,
-    open_database,
-    replay,
-)
 from cotenant.controller.system import diagnostics, paths
 from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -67,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
         asyncio.run(serve(chosen, standby=flags.standby))
     except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:
         return fail(str(error), 2)
-    except (JournalError, StorageError, RouterError, KeyProblem, Fatal, OSError) as error:
+    except (store.JournalError, store.StorageError, RouterError, KeyProblem, store.Fatal, OSError) as error:
         return fail(str(error), 1)
     return 0
 
@@ -97,10 +87,10 @@ def load(flags: argparse.Namespace) -> Settings:
 
 def check(settings: Settings) -> int:
     """Ask the policies again about a whole journal, while no controller runs on it: 1 if they differ."""
-    database = open_database(paths.controller_journal(settings))
-    journal = JournalReader(database.open_reading(is_still=True), database.place)
+    database = store.open_database(paths.controller_journal(settings))
+    journal = store.JournalReader(database.open_reading(is_still=True), database.place)
     try:
-        replayed = replay(journal, registry.make, version("cotenant"))
+        replayed = store.replay(journal, registry.make, version("cotenant"))
     finally:
         journal.close()
     for each in replayed.differences:
@@ -118,7 +108,7 @@ async def serve(settings: Settings, *, standby: bool = False) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.stop)
     router: Router | None = None
-    taken: TakenOver | None = None
+    taken: store.TakenOver | None = None
     hold_back_s = 0.0
     while not ending.is_due:
         if standby:
@@ -147,7 +137,7 @@ class Shutdown:
 
 
 async def lead(
-    settings: Settings, taken: TakenOver | None, router: Router | None, ending: Shutdown
+    settings: Settings, taken: store.TakenOver | None, router: Router | None, ending: Shutdown
 ) -> Controller:
     """Decides until it ends. `taken`: what a standby begins with, listening at `router`."""
     # Nearly nothing here is cyclic, and a full collection takes the longer the larger the cluster is.
@@ -177,11 +167,11 @@ def standby_router(settings: Settings) -> Router:
 
 async def follow(
     settings: Settings, router: Router, ending: Shutdown, hold_back_s: float
-) -> TakenOver | None:
+) -> store.TakenOver | None:
     """Follows until it is to lead; None: it is to end."""
     place = paths.controller_journal(settings)
-    database = open_database(place, endpoint=paths.own_endpoint(settings) or router.endpoint)
-    if not isinstance(database, PostgresDatabase):
+    database = store.open_database(place, endpoint=paths.own_endpoint(settings) or router.endpoint)
+    if not isinstance(database, store.PostgresDatabase):
         raise sources.SettingsError(
             "--standby follows a journal in PostgreSQL: set controller.journal to postgresql://..., as the "
             "leader has it"
@@ -191,7 +181,7 @@ async def follow(
     while not ending.is_due:
         try:
             standby = Standby(database, router, config, lease_s, leave_to_others_s=hold_back_s)
-        except JournalUnreachable as error:
+        except store.JournalUnreachable as error:
             log.warning("%s; it tries again", error)
             await asyncio.sleep(TRY_AGAIN_S)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from cotenant.controller.engine import EngineConfig
+from cotenant.controller.engine import EngineConfig, load_foresight, models_offered
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError
@@ -35,14 +35,21 @@ def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
     )
 
 
-def interference_model(path: str) -> InterferenceModel | None:
-    """None for no path.
+def interference_model(path: str) -> InterferenceModel | str | None:
+    """The model in a file, or the name itself where an installed package offers a model by it; None for no
+    path.
 
     Raises:
-        SettingsError: no such file, or no usable model in it.
+        SettingsError: no such file, or no usable model in it, or the package's cannot be made.
     """
     if not path:
         return None
+    if path in models_offered():
+        try:
+            load_foresight(path)
+        except ValueError as error:
+            raise SettingsError(f"controller.predictor: {error}") from None
+        return path
     from cotenant.controller.models.interference import model_file
 
     try:

@@ -13,19 +13,11 @@ from typing import Any
 
 import msgspec
 
+from cotenant.controller import store
 from cotenant.controller.api import Denied, JournalQueries
 from cotenant.controller.domain import HostId
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies.registry import make_or_stand_in
-from cotenant.controller.store import (
-    Clock,
-    JournalError,
-    JournalReader,
-    ReadingCore,
-    SqliteDatabase,
-    StorageError,
-    recover,
-)
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import local_identity
 from cotenant.controller.system.sections import Settings
@@ -40,7 +32,7 @@ class JournalAnswers:
         """Opens nothing yet. `folder`: of the journal. `told`: called with the time of its last entry."""
         self._folder, self._settings = folder, settings
         self._told = told
-        self._core: ReadingCore | None = None
+        self._core: store.ReadingCore | None = None
         self._is_tried = False
 
     def close(self) -> None:
@@ -57,13 +49,13 @@ class JournalAnswers:
             JournalQueries(core, self._ask_files).ask(body, local_identity(), said.append)
         except Denied as denied:
             return wire.Failure(request_id=0, code=denied.code, message=str(denied), hint=denied.hint)
-        except StorageError as error:
+        except store.StorageError as error:
             text = f"the journal {core.journal.place} cannot be read: {error}"
             return wire.Failure(request_id=0, code="refused", message=text, hint="")
         # As a client reads it off the wire: a row becomes the view that it stands for.
         return decode(encode(said[0]), wire.answer_to(type(body))) if said else None
 
-    def _opened(self) -> ReadingCore | None:
+    def _opened(self) -> store.ReadingCore | None:
         if not self._is_tried:
             self._is_tried = True
             self._core = read_core(self._folder)
@@ -83,23 +75,23 @@ class JournalAnswers:
         answer(reply)
 
 
-def read_core(folder: Path) -> ReadingCore | None:
+def read_core(folder: Path) -> store.ReadingCore | None:
     """The state after the last entry of a journal, at that entry's time; None: it cannot be read, or nothing
     has happened in it."""
     try:
-        database = SqliteDatabase(folder)
-        journal = JournalReader(database.open_reading(is_still=True), database.place)
-    except JournalError:
+        database = store.SqliteDatabase(folder)
+        journal = store.JournalReader(database.open_reading(is_still=True), database.place)
+    except store.JournalError:
         return None
     try:
         last_seq, now_s, wall_s = journal.last()
         runs = journal.runs()
         if last_seq and runs:
             config: EngineConfig = unpack(runs[-1].configuration, EngineConfig)
-            state = recover(journal, make_or_stand_in, config)
-            clock = Clock(now_s, monotonic=lambda: 0.0, wall=lambda: wall_s)
-            return ReadingCore(journal, state, clock)
-    except (JournalError, StorageError):
+            state = store.recover(journal, make_or_stand_in, config)
+            clock = store.Clock(now_s, monotonic=lambda: 0.0, wall=lambda: wall_s)
+            return store.ReadingCore(journal, state, clock)
+    except (store.JournalError, store.StorageError):
         pass
     journal.close()
     return None

@@ -16,21 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from cotenant.controller import store
 from cotenant.controller.api import Code, Rates
 from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors import Executor
-from cotenant.controller.store import (
-    Core,
-    Decided,
-    Effect,
-    Fatal,
-    LeaderReplaced,
-    Poisoned,
-    StorageError,
-    Stuck,
-    let_follow,
-)
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import (
     UNKNOWN_REQUEST,
@@ -74,10 +64,10 @@ class ControllerEdges(Protocol):
     def start_computing(self, request: ComputeRequest) -> None:
         """Computes what was asked for, and answers with `computed`."""
 
-    def take_note(self, decided: Sequence[Decided]) -> None:
+    def take_note(self, decided: Sequence[store.Decided]) -> None:
         """Decisions have been made; they may not be durable yet."""
 
-    def end(self, fatal: Fatal) -> None:
+    def end(self, fatal: store.Fatal) -> None:
         """Ends without reading, writing or sending anything more."""
 
 
@@ -90,7 +80,7 @@ class AnswersClients(Protocol):
     def ask(self, address: bytes, who: Identity, request: wire.Request) -> None:
         """Answers a request, now or later."""
 
-    def settle(self, decided: Sequence[Decided] = ()) -> None:
+    def settle(self, decided: Sequence[store.Decided] = ()) -> None:
         """Looks whether an answer is due."""
 
     def rebuilt(self) -> None:
@@ -112,7 +102,7 @@ class ControllerLoop:
 
     def __init__(
         self,
-        core: Core,
+        core: store.Core,
         agents: TalksToAgents,
         clients: AnswersClients,
         edges: ControllerEdges,
@@ -206,13 +196,13 @@ class ControllerLoop:
             if not self.core.has_news and self.core.journal.is_settled:
                 return  # A heartbeat, nearly always: there is nothing to pass on, to seal or to wake for.
             self._settle()
-        except Fatal as fatal:
+        except store.Fatal as fatal:
             self._end(fatal)
             return
-        except Poisoned as poisoned:
+        except store.Poisoned as poisoned:
             if self._may_log(whose):
                 log.error("put aside (of %s): %s", whose or "the controller", poisoned, exc_info=poisoned)
-        except Stuck:
+        except store.Stuck:
             self.core.counters["stuck"] += 1
         except Exception:
             if self._may_log(whose):
@@ -235,7 +225,7 @@ class ControllerLoop:
 
     def seal(self) -> None:
         """Ends a message: what follows from it is handed to the journal, and what needs none follows now."""
-        let_follow(self.core.seal(), self._carry_out)
+        store.let_follow(self.core.seal(), self._carry_out)
 
     def _follow_rebuild(self) -> None:
         """Resets those who keep something beside the state, once it was read back."""
@@ -245,7 +235,7 @@ class ControllerLoop:
                 executor.rebuilt()
             self._clients.rebuilt()
 
-    def _carry_out(self, decided: Decided) -> None:
+    def _carry_out(self, decided: store.Decided) -> None:
         """Carries out a decision, which is durable now."""
         for executor in self._executors:
             executor.carry_out(decided)
@@ -276,7 +266,7 @@ class ControllerLoop:
             return
         try:
             is_written = self.core.try_again()
-        except Fatal as fatal:
+        except store.Fatal as fatal:
             self._end(fatal)
             return
         if is_written:
@@ -306,24 +296,24 @@ class ControllerLoop:
 
     # --- The disk ----------------------------------------------------------------------------------
 
-    def durable(self, effects: Sequence[Effect]) -> None:
+    def durable(self, effects: Sequence[store.Effect]) -> None:
         """Lets effects follow whose rows are on disk, and reads on once the disk has caught up."""
-        let_follow(effects, self._carry_out)
+        store.let_follow(effects, self._carry_out)
         if self._is_full and self.core.journal.waiting <= self._waiting_rows_max // 2:
             self._is_full = False
             self._edges.pause_reading(False)
 
-    def commit_failed(self, error: StorageError) -> None:
+    def commit_failed(self, error: store.StorageError) -> None:
         """Takes back what could not be written; nothing new is accepted until it can be."""
-        if not isinstance(error, LeaderReplaced):
+        if not isinstance(error, store.LeaderReplaced):
             log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
         try:
             instead = self.core.commit_failed(error)
-        except Fatal as fatal:
+        except store.Fatal as fatal:
             self._end(fatal)
             return
         self._follow_rebuild()
-        let_follow(instead, self._carry_out)
+        store.let_follow(instead, self._carry_out)
 
     # --- The end -----------------------------------------------------------------------------------
 
@@ -333,7 +323,7 @@ class ControllerLoop:
         self.set_alarm()
         self._edges.pause_reading(True)
 
-    def _end(self, fatal: Fatal) -> None:
+    def _end(self, fatal: store.Fatal) -> None:
         log.critical("ending: %s", fatal)
         self._is_ending = True
         self._edges.end(fatal)

@@ -15,20 +15,13 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
+from cotenant.controller.system import keys
 from cotenant.controller.system.endpoint import (
     LOCK_SUFFIX,
     BadEndpoint,
     is_system_socket,
     prepare_folder,
     socket_path,
-)
-from cotenant.controller.system.keys import (
-    CONTROLLER_KEY,
-    Identity,
-    KeyProblem,
-    Users,
-    local_identity,
-    read_key,
 )
 from cotenant.controller.system.local_users import LocalUsers
 from cotenant.controller.system.locks import Lock, LockTaken
@@ -43,7 +36,7 @@ _LAST: Final = int(zmq.DONTWAIT)
 _NOT_LAST: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 
-Receive = Callable[[bytes, Identity, bool, bytes], None]
+Receive = Callable[[bytes, keys.Identity, bool, bytes], None]
 """(address to answer to, who, whether it is a client, frame)."""
 
 
@@ -74,7 +67,7 @@ class Router:
         self._is_busy = False
         self._counted = 0
         self._lock: Lock | None = None
-        self._owner = local_identity()
+        self._owner = keys.local_identity()
         self._users = _who_is_who(endpoint, keys_dir, users)
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 65_000)
@@ -103,7 +96,7 @@ class Router:
         if path is not None:
             self._bind_local(socket, path)
             return socket
-        key = read_key(keys_dir / CONTROLLER_KEY)
+        key = keys.read_key(keys_dir / keys.CONTROLLER_KEY)
         socket.curve_server = True
         socket.curve_publickey, socket.curve_secretkey = key.public.encode(), key.secret.encode()
         socket.setsockopt(zmq.IPV6, 1 if "[" in self.endpoint else 0)
@@ -215,7 +208,7 @@ class Router:
             return
         self._receive(address, who, bool(marks), last.bytes)
 
-    def _who(self, frame: zmq.Frame) -> Identity | None:
+    def _who(self, frame: zmq.Frame) -> keys.Identity | None:
         """Asked for every message: a key that was taken back stops working at once."""
         if self._users is None:
             return self._owner
@@ -256,7 +249,7 @@ class Router:
             public = z85.encode(request[6])
             try:
                 self.refresh_users()
-            except KeyProblem:
+            except keys.KeyProblem:
                 self._counters["bad_users_file"] += 1  # What was read before stays in force.
             assert self._users is not None
             user = public if self._users.get(public.decode()) is not None else b""
@@ -279,11 +272,11 @@ class Router:
             self._lock.release()
 
 
-def _who_is_who(endpoint: str, keys_dir: Path, users: str) -> Users | LocalUsers | None:
+def _who_is_who(endpoint: str, keys_dir: Path, users: str) -> keys.Users | LocalUsers | None:
     """The table of peers; None: all of them are the socket's owner."""
     path = socket_path(endpoint)
     if path is None:
-        return Users(keys_dir)
+        return keys.Users(keys_dir)
     if users and not is_system_socket(path):
         raise BadEndpoint(f"controller.users: a socket that accounts share lies in /run/NAME, not at {path}")
     return LocalUsers(users) if users else None

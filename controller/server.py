@@ -15,16 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.api import (
-    About,
-    ClusterMetrics,
-    LeadershipRequests,
-    LeadershipWatch,
-    RequestHandlers,
-    ServerFacts,
-    TreeRequests,
-    hit_rate,
-)
+from cotenant.controller import api, store
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import MakePolicy
@@ -38,20 +29,6 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.redirecting import Redirector
 from cotenant.controller.router import Router, raise_descriptor_limit
-from cotenant.controller.store import (
-    Core,
-    Decided,
-    Effect,
-    Fatal,
-    Journal,
-    Scrub,
-    Scrubbed,
-    SecretRows,
-    StorageError,
-    TakenOver,
-    open_database,
-    uptime,
-)
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, open_endpoint
@@ -83,7 +60,7 @@ class Controller:
         self,
         settings: Settings,
         *,
-        taken: TakenOver | None = None,
+        taken: store.TakenOver | None = None,
         router: Router | None = None,
         make_policy: MakePolicy = make_or_stand_in,
         make_router: Callable[..., Router] = Router,
@@ -108,15 +85,15 @@ class Controller:
         self._alarm: asyncio.TimerHandle | None = None
         self._try_again_s = 0.0
         self._released = (-1, 0)
-        self._fatal: Fatal | None = None
+        self._fatal: store.Fatal | None = None
         self._is_open = False
         """Everything has been opened: it can run."""
         state_dir = paths.controller_state_dir(settings)
         raise_descriptor_limit()
         self._endpoint = open_endpoint(settings.metrics.controller_listen, "metrics.controller_listen")
         place, own = paths.controller_journal(settings), paths.own_endpoint(settings)
-        self._journal = Journal(
-            taken.database if taken else open_database(place, endpoint=own),
+        self._journal = store.Journal(
+            taken.database if taken else store.open_database(place, endpoint=own),
             writing=taken.writing if taken else None,
             commit_every_ms=settings.controller.commit_every_ms,
             hand_over=self._hand_over,
@@ -135,13 +112,13 @@ class Controller:
     def _start(self, settings: Settings, state_dir: Path) -> None:
         self._package = package = version("cotenant")
         wall_s = time.time()
-        self.core = Core(
+        self.core = store.Core(
             self._journal,
             self._make_policy,
             engine_config(settings, self._journal.began_s(wall_s)),
             package=package,
             wall_s=wall_s,
-            up=uptime(),
+            up=store.uptime(),
             snapshot_every=settings.controller.snapshot_every,
             follow=self._taken.follower.state if self._taken else None,
         )
@@ -154,21 +131,23 @@ class Controller:
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, self._open_jobs, share)
         shadow = self._handlers.shadow
         self._shadow_worker = ShadowWorker(shadow.question, shadow.note_answer)
-        self._scrub = Scrub(self._journal.database, settings.controller.scrub_every_s, self._scrubbed_soon)
+        self._scrub = store.Scrub(
+            self._journal.database, settings.controller.scrub_every_s, self._scrubbed_soon
+        )
         if self._endpoint is not None:
             self._serve_metrics(self._endpoint)
 
     def _open_peers(self, settings: Settings, state_dir: Path) -> None:
         """The socket, those who talk through it, and the loop between them and the journal."""
         is_shared = self._journal.database.is_shared
-        self._secrets = Secrets(SecretRows(self._journal) if is_shared else state_dir / "secrets")
+        self._secrets = Secrets(store.SecretRows(self._journal) if is_shared else state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
         endpoint = paths.controller_endpoint(settings)
         self._router = self._open_router(endpoint, paths.keys_dir(settings), settings.controller.users)
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
         trees = TreeFiles(paths.snapshot_store(settings))
-        tree_requests = TreeRequests(self.core, trees, settings.snapshot)
+        tree_requests = api.TreeRequests(self.core, trees, settings.snapshot)
         self._link = AgentExecutor(
             self.core,
             self._router.send,
@@ -178,9 +157,9 @@ class Controller:
             trees=trees,
         )
         self._open_executors(settings)
-        self._leadership = LeadershipWatch(self.core)
-        about = About(version=self._package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
-        self._handlers = RequestHandlers(
+        self._leadership = api.LeadershipWatch(self.core)
+        about = api.About(version=self._package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
+        self._handlers = api.RequestHandlers(
             self.core,
             self._link,
             self._router.send,
@@ -195,7 +174,7 @@ class Controller:
                 self._allocator.requests,
                 self._notifier,
                 OwnerRequests(self.core, self._notifier),
-                LeadershipRequests(
+                api.LeadershipRequests(
                     self.core, self._leadership, paths.own_endpoint(settings) or endpoint, self._leave
                 ),
             ),
@@ -237,7 +216,7 @@ class Controller:
         return self._given_router
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
-        self._metrics = ClusterMetrics(self.core.state.engine)
+        self._metrics = api.ClusterMetrics(self.core.state.engine)
         endpoint.serve(Sheets(self._asyncio, self._sheet).newest)
         log.info("metrics at http://%s/metrics", endpoint.address)
         if endpoint.warning:
@@ -346,7 +325,7 @@ class Controller:
     def _sheet(self) -> Sheet:
         """Puts the metrics together for one scrape."""
         core, now_s = self.core, self.core.clock.now_s()
-        facts = ServerFacts(
+        facts = api.ServerFacts(
             version=self._package,
             uptime_s=now_s - self._started_s,
             counters=core.counters,
@@ -360,7 +339,7 @@ class Controller:
             stuck=bool(core.stuck),
             damages=None if core.scrubbed is None else len(core.scrubbed.damages),
             checked_s=None if core.scrubbed is None else time.monotonic() - core.scrubbed.ended_s,
-            eta_hit_ratio=hit_rate(core.state.etas, policy_label(core.state.engine), now_s)[0],
+            eta_hit_ratio=api.hit_rate(core.state.etas, policy_label(core.state.engine), now_s)[0],
             leadership=self._leadership.news,
         )
         return self._metrics.sheet(core.state.engine, facts, now_s)
@@ -416,7 +395,7 @@ class Controller:
         """Computes what a policy or a profile asked for, in a child process."""
         self._compute_worker.start(request)
 
-    def take_note(self, decided: Sequence[Decided]) -> None:
+    def take_note(self, decided: Sequence[store.Decided]) -> None:
         """Tells the page of metrics, and those who compute what follows, of decisions."""
         if self._endpoint is not None:
             for each in decided:
@@ -426,7 +405,7 @@ class Controller:
         if decided:
             self._shadow_worker.look_again()
 
-    def end(self, fatal: Fatal) -> None:
+    def end(self, fatal: store.Fatal) -> None:
         """Ends without reading, writing or sending anything more."""
         self._fatal = fatal
         self._router.pause(True)
@@ -469,25 +448,25 @@ class Controller:
 
     # --- From the writer thread --------------------------------------------------------------------
 
-    def _hand_over(self, effects: Sequence[Effect]) -> None:
+    def _hand_over(self, effects: Sequence[store.Effect]) -> None:
         self._asyncio.call_soon_threadsafe(self._durable, effects)
 
-    def _durable(self, effects: Sequence[Effect]) -> None:
+    def _durable(self, effects: Sequence[store.Effect]) -> None:
         if self._is_open:  # Else it could not start, and ends: nobody is there for what follows.
             self.loop.durable(effects)
 
-    def _commit_failed(self, error: StorageError) -> None:
+    def _commit_failed(self, error: store.StorageError) -> None:
         self._asyncio.call_soon_threadsafe(self._note_failure, error)
 
-    def _note_failure(self, error: StorageError) -> None:
+    def _note_failure(self, error: store.StorageError) -> None:
         if self._is_open:
             self.loop.commit_failed(error)
 
-    def _scrubbed_soon(self, result: Scrubbed) -> None:
+    def _scrubbed_soon(self, result: store.Scrubbed) -> None:
         with suppress(RuntimeError):  # The loop is closed: the process is ending.
             self._asyncio.call_soon_threadsafe(self._note_scrub, result)
 
-    def _note_scrub(self, result: Scrubbed) -> None:
+    def _note_scrub(self, result: store.Scrubbed) -> None:
         self.core.scrubbed = result
         for damage in result.damages:
             log.error(

@@ -14,11 +14,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.demo.measuring import PlainRank, job_environment
+from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile
 from hwtests.device import Device
+from hwtests.plain import PlainRank
 
 MANY_STEPS: Final = 1_000_000
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.demo.cluster import QueueWatcher, all_ended
-from cotenant.controller.cli.demo.measuring import run_uninterrupted, schedule_of
+from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import Phase
@@ -25,15 +25,12 @@ from hwtests import clusters, host
 from hwtests.device import Device
 from hwtests.jobs import Job
 from hwtests.measuring import Measure
+from hwtests.plain import run_uninterrupted
 
 pytestmark = pytest.mark.gpu
 
-LONG = DemoJob(
-    name="long", script="language_model", workers=1, batch_size=32, train_s=30.0, about="long", act=1
-)
-SHORT = DemoJob(
-    name="short", script="language_model", workers=1, batch_size=64, train_s=6.0, about="short", act=1
-)
+LONG = DemoJob("long", "language_model", batch_size=32, train_s=30.0, about="long")
+SHORT = DemoJob("short", "language_model", batch_size=64, train_s=6.0, about="short")
 TIMEOUT_S = 300.0
 LOSS_STEPS = 40
 """At least so many before the preemption, and after the resume."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from cotenant.mps import health, process, servers
+from cotenant.mps import health, ownership, process, servers
 from cotenant.mps.answers import Incomplete, Rejected, ServerState
 from cotenant.mps.channel import (
     ChannelError,
@@ -30,17 +30,6 @@ from cotenant.mps.channel import (
     set_percentage,
 )
 from cotenant.mps.health import DaemonCondition, Remedy
-from cotenant.mps.ownership import (
-    END_S,
-    NotStarted,
-    Ownership,
-    Spec,
-    bound_logs,
-    daemons_at,
-    end,
-    socket_of,
-    start,
-)
 from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
 from cotenant.mps.server_trial import ServerTrial
 from cotenant.mps.servers import DaemonStatus, Server
@@ -62,7 +51,7 @@ class Daemon:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: ownership.Spec,
         *,
         clock: Callable[[], float] = time.monotonic,
         channel: ControlChannel | None = None,
@@ -70,7 +59,7 @@ class Daemon:
         """Takes ownership of the daemon. Raises Owned: another owner has it. `clock`: seconds, never going
         back."""
         self.spec = spec
-        self._ownership = Ownership(spec.pipe_directory, spec.owner)
+        self._ownership = ownership.Ownership(spec.pipe_directory, spec.owner)
         self._channel = channel or ControlChannel(pipe_directory=spec.pipe_directory, program=spec.program)
         self._clock = clock
         self._servers: tuple[Server, ...] = ()
@@ -104,7 +93,7 @@ class Daemon:
         self.spec = replace(self.spec, devices=devices or self.spec.devices)
         now = running if running is not None else look_around()
         ours = self._ours(now)
-        strangers = [found for found in daemons_at(self.spec, now) if found not in ours]
+        strangers = [found for found in ownership.daemons_at(self.spec, now) if found not in ours]
         found = self._current(ours)
         daemon = None if found is None else found.identity
         before = self._servers
@@ -137,7 +126,7 @@ class Daemon:
         elif found is not None:
             self._meet(found)
             with suppress(OSError):  # A full disk: the daemon loses its lines, and goes on.
-                bound_logs(self.spec.log_directory)
+                ownership.bound_logs(self.spec.log_directory)
         return self._standing(found, why or self._obstacle(found, now, in_use), losses)
 
     def stop(self, timeout_s: float) -> str:
@@ -150,8 +139,8 @@ class Daemon:
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
-                process.end(ours[0].identity, END_S, 0)  # It listens no more, and cleans up.
-        left = end([*ours, *self._orphans(look_around(), keep=None)])
+                process.end(ours[0].identity, ownership.END_S, 0)  # It listens no more, and cleans up.
+        left = ownership.end([*ours, *self._orphans(look_around(), keep=None)])
         if not left:
             self._ownership.keep(daemon=None, socket=None)
         return "; ".join(left)
@@ -168,7 +157,7 @@ class Daemon:
     # --- Who it is ---------------------------------------------------------------------------------
 
     def _ours(self, running: Running) -> list[FoundProcess]:
-        return [found for found in daemons_at(self.spec, running) if found.owner == self.spec.owner]
+        return [found for found in ownership.daemons_at(self.spec, running) if found.owner == self.spec.owner]
 
     def _current(self, ours: list[FoundProcess]) -> FoundProcess | None:
         """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
@@ -183,7 +172,7 @@ class Daemon:
         record = self._ownership.record
         if daemon is None or record.daemon != daemon or record.socket is None:
             return True  # Its record was lost: it counts as in place while it answers.
-        return record.socket == socket_of(self.spec)
+        return record.socket == ownership.socket_of(self.spec)
 
     def _meet(self, found: FoundProcess) -> None:
         """Takes on a daemon of ours that we did not know: from before our own start, or of an interrupted
@@ -192,7 +181,7 @@ class Daemon:
             return
         self._met, self._trial = found, ServerTrial(self._channel, self.spec)
         if self._ownership.record.daemon != found.identity:
-            self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
+            self._ownership.keep(daemon=found.identity, socket=ownership.socket_of(self.spec))
         self._said.append(f"goes on with its MPS daemon ({found}) in {self.spec.pipe_directory}")
 
     # --- Starting and replacing --------------------------------------------------------------------
@@ -201,14 +190,14 @@ class Daemon:
         """Start a daemon where none is, or in place of what is there; why that failed."""
         if self._clock() < self._start_at_s:
             return self._why_not_started
-        left = end(ours)
+        left = ownership.end(ours)
         if not in_use:
-            left += end(self._orphans(running, keep=None))
+            left += ownership.end(self._orphans(running, keep=None))
         if left:
             return "; ".join(left)
         try:
-            found, warning = start(self.spec)
-        except NotStarted as error:
+            found, warning = ownership.start(self.spec)
+        except ownership.NotStarted as error:
             self._start_at_s = self._clock() + START_AGAIN_S
             self._why_not_started = str(error)
             self._said.append(str(error))
@@ -216,7 +205,7 @@ class Daemon:
         self._start_at_s = self._clock() + STARTS_APART_S
         self._why_not_started = "its MPS daemon has ended soon after it was started"
         again = "" if self._ownership.record.daemon is None else f" again, since {seen.value}"
-        self._ownership.keep(daemon=found.identity, socket=socket_of(self.spec))
+        self._ownership.keep(daemon=found.identity, socket=ownership.socket_of(self.spec))
         self._met, self._servers, self._silent, self._limits = found, (), 0, ()
         self._trial = ServerTrial(self._channel, self.spec)
         self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
@@ -308,7 +297,7 @@ class Daemon:
         orphans = self._orphans(running, keep=daemon)
         if orphans and in_use:
             return f"jobs may still be clients of an MPS server whose daemon is gone ({orphans[0]})"
-        if orphans and (left := end(orphans)):
+        if orphans and (left := ownership.end(orphans)):
             return "; ".join(left)
         if self._silent:
             return "its MPS daemon did not answer just now"

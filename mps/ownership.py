@@ -23,16 +23,6 @@ from typing import Any
 
 from cotenant.mps import process
 from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, check_directory, drop_mps_variables
-from cotenant.mps.process import (
-    CONTROL,
-    DRIVER_MARK,
-    OWNER_MARK,
-    VISIBLE_DEVICES,
-    FoundProcess,
-    MpsProcessIdentity,
-    Running,
-    look_around,
-)
 
 RECORD_VERSION = 1
 SUFFIX = ".owner"
@@ -50,7 +40,7 @@ class OwnershipRecord:
     """The owner's name, the same over its restarts."""
     holder: str = ""
     """Who that is, for a person: pid and user."""
-    daemon: MpsProcessIdentity | None = None
+    daemon: process.MpsProcessIdentity | None = None
     socket: tuple[int, int] | None = None
     """Device and inode of the control socket that the daemon made."""
 
@@ -100,7 +90,7 @@ class Ownership:
             return OwnershipRecord(
                 owner=str(told["owner"]),
                 holder=str(told["holder"]),
-                daemon=None if daemon is None else MpsProcessIdentity(**daemon),
+                daemon=None if daemon is None else process.MpsProcessIdentity(**daemon),
                 socket=None if socket is None else (int(socket[0]), int(socket[1])),
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
@@ -136,7 +126,7 @@ class Spec:
     """Cap on each client's share of the multiprocessors, in (0, 100]."""
     driver: str = ""
     """The version of the kernel's driver now; empty where there is none."""
-    program: str = CONTROL
+    program: str = process.CONTROL
 
     def __post_init__(self) -> None:
         check_directory(self.pipe_directory)
@@ -144,7 +134,7 @@ class Spec:
             raise ValueError(f"{self.pipe_directory}: a daemon needs devices and an owner")
 
 
-def daemons_at(spec: Spec, running: Running) -> Iterator[FoundProcess]:
+def daemons_at(spec: Spec, running: process.Running) -> Iterator[process.FoundProcess]:
     """Daemons that name its pipe directory, ours or not. Nobody but us and root can listen there: what a
     process of another account has in its environment says nothing."""
     return (
@@ -154,7 +144,7 @@ def daemons_at(spec: Spec, running: Running) -> Iterator[FoundProcess]:
     )
 
 
-def start(spec: Spec) -> tuple[FoundProcess, str]:
+def start(spec: Spec) -> tuple[process.FoundProcess, str]:
     """A daemon of ours, and what it warned of while it started. Blocks for up to START_S.
 
     Raises:
@@ -168,7 +158,7 @@ def start(spec: Spec) -> tuple[FoundProcess, str]:
     except OSError as error:
         raise NotStarted(f"cannot run {spec.program}: {error.strerror}") from None
     said = " / ".join((done.stdout + done.stderr).split("\n")).strip(" /")[:300]
-    ours = [found for found in daemons_at(spec, look_around()) if found.owner == spec.owner]
+    ours = [found for found in daemons_at(spec, process.look_around()) if found.owner == spec.owner]
     if not ours:
         why = said or last_lines(spec.log_directory) or f"exit status {done.returncode}, and no output"
         raise NotStarted(f"the MPS daemon of {spec.pipe_directory} did not start: {why}")
@@ -178,20 +168,22 @@ def start(spec: Spec) -> tuple[FoundProcess, str]:
 def daemon_environment(spec: Spec) -> dict[str, str]:
     """The daemon's own environment, without the agent's variables for MPS and visible devices."""
     inherited = {
-        name: value for name, value in drop_mps_variables(os.environ).items() if name != VISIBLE_DEVICES
+        name: value
+        for name, value in drop_mps_variables(os.environ).items()
+        if name != process.VISIBLE_DEVICES
     }
     return {
         **inherited,
         PIPE_DIRECTORY: str(spec.pipe_directory),
         LOG_DIRECTORY: str(spec.log_directory),
-        VISIBLE_DEVICES: ",".join(spec.devices),
+        process.VISIBLE_DEVICES: ",".join(spec.devices),
         PROTOCOL_VERSION: VERSION_SPOKEN,
-        OWNER_MARK: spec.owner,
-        DRIVER_MARK: spec.driver,
+        process.OWNER_MARK: spec.owner,
+        process.DRIVER_MARK: spec.driver,
     }
 
 
-def end(found: Sequence[FoundProcess], timeout_s: float = END_S) -> list[str]:
+def end(found: Sequence[process.FoundProcess], timeout_s: float = END_S) -> list[str]:
     """End these processes, by identity; those that would not go, for a person."""
     deadline_s = time.monotonic() + timeout_s
     return [

@@ -19,16 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.performance import (
-    COUNTED_STEPS_MIN,
-    INDICATOR_NAMES,
-    WARM_UP_STEPS,
-    Indicators,
-    IndicatorStats,
-    Profile,
-    ProfilePoint,
-    Visit,
-)
+from cotenant.controller import performance
 from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Windows
 
 SAMPLE_PERIOD_S: Final = 0.5
@@ -56,7 +47,12 @@ class InPlace:
     """The profile of one attempt. The caller passes on what it hears."""
 
     def __init__(
-        self, *, budget_s: float, visits: tuple[Visit, ...], batch_size: int | None, started_s: float
+        self,
+        *,
+        budget_s: float,
+        visits: tuple[performance.Visit, ...],
+        batch_size: int | None,
+        started_s: float,
     ) -> None:
         """`budget_s` is T_prof, in seconds alone from the first steps on. `visits`: which s the job uses
         when, without gaps; the first one's is the s that it was started with."""
@@ -114,7 +110,7 @@ class InPlace:
     @property
     def _has_steps(self) -> bool:
         heard = self._step - (self._began_step or 0)
-        return self._is_training and heard >= WARM_UP_STEPS + COUNTED_STEPS_MIN
+        return self._is_training and heard >= performance.WARM_UP_STEPS + performance.COUNTED_STEPS_MIN
 
     @property
     def has_first(self) -> bool:
@@ -132,7 +128,7 @@ class InPlace:
         first = step - count
         self._began_step = first if self._began_step is None else self._began_step
         self._step = max(self._step, step)
-        warm_step = self._began_step + WARM_UP_STEPS
+        warm_step = self._began_step + performance.WARM_UP_STEPS
         if step >= warm_step and not (
             self._is_training or self.is_complete
         ):  # What was seen before was the job's loading.
@@ -143,7 +139,12 @@ class InPlace:
         visit, kept = self._visit_of(first, step), self._measured.get(s)
         if s != self._ordered or visit is None:
             self._steady_since_s = None
-        if visit is None or kept is None or first < max(warm_step, visit.start + WARM_UP_STEPS) or not count:
+        if (
+            visit is None
+            or kept is None
+            or first < max(warm_step, visit.start + performance.WARM_UP_STEPS)
+            or not count
+        ):
             return
         if s == self._ordered and self._steady_since_s is None:
             self._steady_since_s = now_s
@@ -152,7 +153,7 @@ class InPlace:
             kept.steps += count
             self._news = True
 
-    def _visit_of(self, first: int, step: int) -> Visit | None:
+    def _visit_of(self, first: int, step: int) -> performance.Visit | None:
         """The visit in which all steps after `first` up to `step` lie."""
         return next((each for each in self._visits if each.start <= first and step <= each.until), None)
 
@@ -202,7 +203,7 @@ class InPlace:
         load_s: float | None,
         peak_mib: float | None,
         others_mib: float = 0.0,
-    ) -> Profile:
+    ) -> performance.Profile:
         """The profile of what was measured until now.
 
         Args:
@@ -214,7 +215,7 @@ class InPlace:
         base_s = median(self._base.step_times) if self._base.step_times else None
         peak_mib = _larger(_sum(self._base.memory_mib, others_mib), peak_mib)
         points = tuple(self._points(peak_mib, others_mib))
-        return Profile(
+        return performance.Profile(
             points=points,
             duty_cycle=duty_cycle_of(summaries),
             load_s=load_s,
@@ -226,7 +227,7 @@ class InPlace:
             source="from outside" if self._is_outside else "in place",
         )
 
-    def _points(self, peak_mib: float | None, others_mib: float) -> Iterable[ProfilePoint]:
+    def _points(self, peak_mib: float | None, others_mib: float) -> Iterable[performance.ProfilePoint]:
         """What was measured at each s, where the batch divides evenly. The highest peak ever is that of the s
         of the start: nothing else was used while the job loaded."""
         for s, kept in sorted(self._measured.items()):
@@ -235,7 +236,7 @@ class InPlace:
                 continue
             if s != self._ordered and self._batch_size % s:
                 continue
-            yield ProfilePoint(
+            yield performance.ProfilePoint(
                 sub_batch=-(-self._batch_size // s),
                 accumulation_steps=s,
                 step_s=median(kept.step_times),
@@ -260,16 +261,20 @@ def duty_cycle_of(summaries: Mapping[Indicator, Summary]) -> float | None:
     return None if busy is None or math.isnan(busy.mean) else busy.mean
 
 
-def indicators_of(summaries: Mapping[Indicator, Summary]) -> Indicators:
+def indicators_of(summaries: Mapping[Indicator, Summary]) -> performance.Indicators:
     """Table 2 as a profile keeps it: each with its source, missing ones empty."""
     named = {each.value: summary for each, summary in summaries.items()}
-    return Indicators(
-        **{name: _stats(named[name]) for name in INDICATOR_NAMES if name in named and named[name].count}
+    return performance.Indicators(
+        **{
+            name: _stats(named[name])
+            for name in performance.INDICATOR_NAMES
+            if name in named and named[name].count
+        }
     )
 
 
-def _stats(summary: Summary) -> IndicatorStats:
-    return IndicatorStats(
+def _stats(summary: Summary) -> performance.IndicatorStats:
+    return performance.IndicatorStats(
         mean=summary.mean,
         variance=summary.variance,
         source=summary.source,

@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain import Reason, because
 from cotenant.controller.performance import MeasuredStep, Reach, ThroughputModel
-from cotenant.profiler.step_law import (
-    NOISE_MIN,
-    StepTable,
-    covariance,
-    free_coefficients,
-    solve,
-)
+from cotenant.profiler import step_law
 
 # --- The model -------------------------------------------------------------------------------------
 
@@ -58,7 +52,7 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     Raises:
         SciPyMissing: no SciPy here.
     """
-    table = StepTable.make(steps)
+    table = step_law.StepTable.make(steps)
     if (refusal := undetermined_reason(table)) is not None:
         return refusal
     held_out = hold_out(steps)
@@ -69,9 +63,9 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
     if error_ratio > ERROR_RATIO_MAX:
         return because("throughput-error", round(100 * error_ratio), len(held_out))
     logs = np.array([np.log(h.predicted_s / h.step.step_s) for h in held_out])
-    noise = max(float(np.sqrt(np.mean(logs**2))), NOISE_MIN)
-    solution = solve(table)
-    open_ = covariance(solution, table, noise)
+    noise = max(float(np.sqrt(np.mean(logs**2))), step_law.NOISE_MIN)
+    solution = step_law.solve(table)
+    open_ = step_law.covariance(solution, table, noise)
     # A reach of which no step could be predicted without itself has no error, so it is not known.
     met = {h.step.gang.reach for h in held_out}
     return ThroughputModel(
@@ -80,12 +74,12 @@ def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:
         error_ratio=error_ratio,
         noise=noise,
         covariance=tuple(tuple(map(float, row)) for row in open_),
-        width=_width(len(steps) - len(free_coefficients(table))),
+        width=_width(len(steps) - len(step_law.free_coefficients(table))),
         steps=len(steps),
     )
 
 
-def undetermined_reason(table: StepTable, *, spare: int = 1) -> Reason | None:
+def undetermined_reason(table: step_law.StepTable, *, spare: int = 1) -> Reason | None:
     """Why these rows cannot tell the law's numbers apart with some to spare, or None if they can."""
     if len(np.unique(table.sub_batch)) < 2:
         size = float(table.sub_batch[0]) if len(table.sub_batch) else 0.0
@@ -96,9 +90,9 @@ def undetermined_reason(table: StepTable, *, spare: int = 1) -> Reason | None:
     return None
 
 
-def _determined_coefficients(table: StepTable) -> list[int]:
+def _determined_coefficients(table: step_law.StepTable) -> list[int]:
     """The coefficients that points must determine: the overlap has a default to lean on."""
-    return free_coefficients(table)[: -1 if (table.devices > 1).any() else None]
+    return step_law.free_coefficients(table)[: -1 if (table.devices > 1).any() else None]
 
 
 def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
@@ -106,7 +100,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
 
     Steps of which the others say nothing are left out of the result.
     """
-    table = StepTable.make(steps)
+    table = step_law.StepTable.make(steps)
     found: list[HeldOut] = []
     for rows in _folds(steps):
         rest = table.only(~rows)
@@ -116,7 +110,7 @@ def hold_out(steps: Sequence[MeasuredStep]) -> list[HeldOut]:
         wanted = [step for step, out in zip(steps, rows, strict=True) if out and step.gang.reach in known]
         if not wanted:
             continue
-        predicted = solve(rest).predict(StepTable.make(wanted))
+        predicted = step_law.solve(rest).predict(step_law.StepTable.make(wanted))
         found += [HeldOut(step=s, predicted_s=float(p)) for s, p in zip(wanted, predicted, strict=True)]
     return found
 

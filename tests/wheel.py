@@ -34,7 +34,9 @@ sys.path.append(str(ROOT))
 
 from tests.building.limits import within_s  # noqa: E402
 
-INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
+EXAMPLES = Path("examples/demo")
+"""What installs as `cotenant.examples`: programs that jobs run, so nothing imports them."""
+INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler", str(EXAMPLES))
 FACE = Path("controller/python/face")
 """What installs as `cotenant` itself."""
 HYDRA_PLUGINS = Path("controller/integrations/hydra_plugins")
@@ -93,6 +95,8 @@ def check_contents(wheel: Path) -> None:
 def installed_as(path: Path) -> str:
     if path.parent == HYDRA_PLUGINS:
         return f"{path.parent.name}/{path.name}"
+    if path.parent == EXAMPLES:
+        return f"cotenant/examples/{path.name}"
     return f"cotenant/{path.name if path.parent == FACE else path}"
 
 
@@ -102,7 +106,7 @@ def check_imports(programs: Path) -> None:
         installed_as(path.relative_to(ROOT)).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for folder in INSTALLED
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.name not in NO_MODULES and path.parent != ROOT / FACE
+        if path.name not in NO_MODULES and path.parent not in (ROOT / FACE, ROOT / EXAMPLES)
     ]
     script = f"import importlib; [importlib.import_module(name) for name in {names!r}]"
     must(run([programs / "python", "-P", "-c", script]), f"importing all {len(names)} modules")

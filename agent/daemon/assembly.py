@@ -20,17 +20,9 @@ from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
 from cotenant.agent.gpus import GpuWatch, Mps, Timing, bus_address, offer_devices, prepare
-from cotenant.agent.host import devices, folders, jobside
+from cotenant.agent.host import devices, facts, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
-from cotenant.agent.host.facts import (
-    OPEN_ONE,
-    BadHostName,
-    closed_folder,
-    host_name,
-    memory_mib,
-    usable_cores,
-)
 from cotenant.agent.host.folders import StateProblem
 from cotenant.agent.host.locks import DeviceLocks, LockProblem, lock_folders
 from cotenant.agent.host.ports import BadPorts, first_port
@@ -104,15 +96,15 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     agent. Raises Problem."""
     agent = settings.agent
     warnings: list[str] = []
-    host_id = _or_problem(lambda: host_name(agent.host), 2)
+    host_id = _or_problem(lambda: facts.host_name(agent.host), 2)
     choice = _or_problem(lambda: devices.parse(agent.devices), 2)
     endpoint, *_ = controllers = paths.agent_endpoints(settings)
     key = _key(endpoint, agent.keys_dir, host_id)
     state_dir = paths.agent_state_dir(settings)
     _or_problem(lambda: folders.take_state_folder(state_dir), 1)
-    closed = closed_folder(state_dir) if key is not None else None
+    closed = facts.closed_folder(state_dir) if key is not None else None
     if closed is not None:
-        warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
+        warnings.append(f"{closed} is closed to other users: {facts.OPEN_ONE}")
     token = _or_problem(lambda: folders.token_in(state_dir), 1)
     metrics = _or_problem(lambda: open_endpoint(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
@@ -193,8 +185,8 @@ def _inventory(
         lambda: devices.find(
             choice,
             host_id,
-            usable_cores(),
-            memory_mib(),
+            facts.usable_cores(),
+            facts.memory_mib(),
             slot_memory_mib=agent.slot_memory_mib,
             oversubscribe=agent.oversubscribe,
             stand_in=not in_cluster,
@@ -219,8 +211,8 @@ def _report(
         host_id=host_id,
         devices=offered_devices,
         features=tuple(dict.fromkeys((*agent.features, *containers))),
-        cpus=len(usable_cores()),
-        memory_mib=memory_mib(),
+        cpus=len(facts.usable_cores()),
+        memory_mib=facts.memory_mib(),
         address=agent.address or "127.0.0.1",
         port_first=port_first,
         port_count=agent.port_count,
@@ -293,7 +285,9 @@ def _config(
 
 def _pool(settings: Settings) -> Pool | None:
     launch = settings.launch
-    return Pool(memory_mib=memory_mib(), share=launch.warm_memory_percent / 100) if launch.warm else None
+    return (
+        Pool(memory_mib=facts.memory_mib(), share=launch.warm_memory_percent / 100) if launch.warm else None
+    )
 
 
 def _watch(
@@ -319,7 +313,7 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
     try:
         return make()
     except (
-        BadHostName,
+        facts.BadHostName,
         BadPorts,
         devices.BadDevices,
         devices.NotThisHost,

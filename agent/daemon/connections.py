@@ -20,47 +20,12 @@ from typing import Final
 
 import zmq
 
-from cotenant.agent.daemon.core import (
-    AnyAgentEvent,
-    AttemptKey,
-    Connected,
-    Disconnected,
-    EndCame,
-    GangMessageCame,
-    LinkChanged,
-    StatusCame,
-)
-from cotenant.agent.ipc import (
-    CONTROL,
-    RESULT,
-    EndedNow,
-    FromSupervisor,
-    GangOut,
-    Result,
-    StatusNow,
-    ToSupervisor,
-    connect,
-    read_frame,
-    read_or_put_aside,
-    write_message,
-)
+from cotenant.agent import ipc
+from cotenant.agent.daemon import core
+from cotenant.controller import wire
 from cotenant.controller.domain import TrustDevices
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.system.keys import KeyFile
-from cotenant.controller.wire import (
-    MESSAGE_BYTES_MAX,
-    AskStream,
-    BadMessage,
-    CommandDelivery,
-    FromAgent,
-    GangRelay,
-    ReadLog,
-    StreamReply,
-    StreamTold,
-    ToAgent,
-    decode,
-    encode,
-)
 
 # --- To the controller -----------------------------------------------------------------------------
 
@@ -92,9 +57,9 @@ class ControllerLink:
         name: str,
         key: KeyFile | None,
         *,
-        post: Callable[[ToAgent], None],
+        post: Callable[[wire.ToAgent], None],
         log: Callable[[str], None],
-        changed: Callable[[LinkChanged], None] | None = None,
+        changed: Callable[[core.LinkChanged], None] | None = None,
     ) -> None:
         """Checks the endpoint; the link connects with `open`. `name` is unique among all agents and their
         starts. `changed` hears when a connection opens or closes.
@@ -136,7 +101,7 @@ class ControllerLink:
         socket.setsockopt(zmq.IMMEDIATE, 1)  # Nothing waits for a controller that is not there.
         socket.setsockopt(zmq.SNDHWM, QUEUE_MAX)
         socket.setsockopt(zmq.RCVHWM, QUEUE_MAX)
-        socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.MESSAGE_BYTES_MAX)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -154,14 +119,14 @@ class ControllerLink:
         self._socket = socket
         asyncio.get_running_loop().add_reader(socket.fileno(), self._drain)
 
-    def send(self, message: FromAgent) -> None:
+    def send(self, message: wire.FromAgent) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.send(encode(message), zmq.DONTWAIT)
+            self._socket.send(wire.encode(message), zmq.DONTWAIT)
         except zmq.Again:
             self.unsent_messages += 1
-        except BadMessage as error:
+        except wire.BadMessage as error:
             self._complain(f"cannot send {type(message).__name__}: {error}")
         # The descriptor reports changes, not states: what came in while we sent would go unnoticed.
         self._wake()
@@ -194,7 +159,7 @@ class ControllerLink:
         while monitor is not None and monitor is self._monitor and monitor.poll(0):
             (event,) = struct.unpack_from("=h", monitor.recv_multipart()[0])
             assert self._changed is not None
-            self._changed(LinkChanged(endpoint=self._endpoint, is_open=event == _LINK_OPEN))
+            self._changed(core.LinkChanged(endpoint=self._endpoint, is_open=event == _LINK_OPEN))
 
     def _wake(self) -> None:
         if self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -214,10 +179,10 @@ class ControllerLink:
     def _take(self, parts: list[bytes]) -> None:
         try:
             if len(parts) != 1:
-                raise BadMessage(f"{len(parts)} parts in place of one")
-            message: ToAgent = decode(parts[0], ToAgent)
+                raise wire.BadMessage(f"{len(parts)} parts in place of one")
+            message: wire.ToAgent = wire.decode(parts[0], wire.ToAgent)
             check_names(message)
-        except BadMessage as error:
+        except wire.BadMessage as error:
             self.bad_messages += 1
             self._complain(f"dropped a message from the controller ({self.bad_messages} so far): {error}")
             return
@@ -230,23 +195,23 @@ class ControllerLink:
             self._log(text)
 
 
-def check_names(message: ToAgent) -> None:
+def check_names(message: wire.ToAgent) -> None:
     """A job's number and the token of its epoch become the name of a folder: no other characters may.
 
     Raises: BadMessage: it has other characters in it."""
     match message:
-        case CommandDelivery(command=command):
+        case wire.CommandDelivery(command=command):
             if isinstance(command, TrustDevices):
                 return
             job_id, job_epoch = command.job_id, command.job_epoch
-        case ReadLog(job_id=job_id) | GangRelay(job_id=job_id) | AskStream(job_id=job_id):
+        case wire.ReadLog(job_id=job_id) | wire.GangRelay(job_id=job_id) | wire.AskStream(job_id=job_id):
             job_epoch = ""
         case _:
             return
     if not _JOB_ID.fullmatch(job_id) or len(job_id) > 64:
-        raise BadMessage(f"{job_id[:80]!r} is not a job number")
+        raise wire.BadMessage(f"{job_id[:80]!r} is not a job number")
     if not _TOKEN.fullmatch(job_epoch):
-        raise BadMessage(f"{job_epoch[:80]!r} is not the token of an epoch")
+        raise wire.BadMessage(f"{job_epoch[:80]!r} is not the token of an epoch")
 
 
 def _refuse_strangers(path: Path) -> None:
@@ -270,17 +235,17 @@ NOT_CONNECTED: Final = "its supervisor is not connected"
 class Line:
     def __init__(
         self,
-        key: AttemptKey,
+        key: core.AttemptKey,
         folder: Path,
         *,
-        post: Callable[[AnyAgentEvent], None],
-        answer: Callable[[StreamReply], None],
+        post: Callable[[core.AnyAgentEvent], None],
+        answer: Callable[[wire.StreamReply], None],
         log: Callable[[str], None],
     ) -> None:
         """Prepares the line to an attempt's supervisor. `answer`: takes what it answers about streams."""
         self._key = key
         self._answer = answer
-        self._path = folder / CONTROL
+        self._path = folder / ipc.CONTROL
         self._post = post
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
@@ -293,7 +258,7 @@ class Line:
         wait_s = _RETRY_S_MIN
         while not self._closed:
             try:
-                reader, writer = await connect(self._path)
+                reader, writer = await ipc.connect(self._path)
             except OSError:  # Not there yet, or not any more.
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_S_MAX)
@@ -305,40 +270,42 @@ class Line:
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         job_id, attempt = self._key
         self._writer = writer
-        self._post(Connected(job_id=job_id, attempt=attempt))
+        self._post(core.Connected(job_id=job_id, attempt=attempt))
         try:
-            while (frame := await read_frame(reader)) is not None:
-                self._take(decode(frame, FromSupervisor))
-        except BadMessage as error:
+            while (frame := await ipc.read_frame(reader)) is not None:
+                self._take(wire.decode(frame, ipc.FromSupervisor))
+        except wire.BadMessage as error:
             self._log(f"job {job_id} attempt {attempt}: bad message from its supervisor: {error}")
         finally:
             self._writer = None
             writer.close()
             for request in self._asked:
-                self._answer(StreamReply(request=request, told=StreamTold(state="away", why=NOT_CONNECTED)))
+                self._answer(
+                    wire.StreamReply(request=request, told=wire.StreamTold(state="away", why=NOT_CONNECTED))
+                )
             self._asked.clear()
-            self._post(Disconnected(job_id=job_id, attempt=attempt))
+            self._post(core.Disconnected(job_id=job_id, attempt=attempt))
 
-    def _take(self, message: FromSupervisor) -> None:
+    def _take(self, message: ipc.FromSupervisor) -> None:
         match message:
-            case StatusNow(status=status) if (status.job_id, status.attempt) == self._key:
-                self._post(StatusCame(status=status))
-            case EndedNow():
-                result = read_or_put_aside(self._path.with_name(RESULT), Result, self._log)
+            case ipc.StatusNow(status=status) if (status.job_id, status.attempt) == self._key:
+                self._post(core.StatusCame(status=status))
+            case ipc.EndedNow():
+                result = ipc.read_or_put_aside(self._path.with_name(ipc.RESULT), ipc.Result, self._log)
                 if result is not None:
-                    self._post(EndCame(result=result))
-            case GangOut(to_host=to_host, payload=payload):
-                said = GangMessageCame(
+                    self._post(core.EndCame(result=result))
+            case ipc.GangOut(to_host=to_host, payload=payload):
+                said = core.GangMessageCame(
                     job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload
                 )
                 self._post(said)
-            case StreamReply(request=request):
+            case wire.StreamReply(request=request):
                 self._asked.discard(request)
                 self._answer(message)
             case _:
                 self._log(f"{self._path}: a message about another attempt was dropped")
 
-    def tell(self, message: ToSupervisor) -> bool:
+    def tell(self, message: ipc.ToSupervisor) -> bool:
         """Whether it is on its way: what is too large for a frame is dropped, and said."""
         writer = self._writer
         if writer is None:
@@ -347,15 +314,15 @@ class Line:
             writer.transport.abort()
             return False
         try:
-            write_message(writer, message)
-        except BadMessage as error:
+            ipc.write_message(writer, message)
+        except wire.BadMessage as error:
             self._log(f"job {self._key[0]}: {type(message).__name__} cannot be passed on: {error}")
             return False
         except ConnectionError:
             return False
         return True
 
-    def ask(self, question: AskStream) -> bool:
+    def ask(self, question: wire.AskStream) -> bool:
         """Whether the question was passed on: not to a supervisor that is not there or reads slowly."""
         writer = self._writer
         if writer is None or writer.transport.get_write_buffer_size() > _UNSENT_BYTES_MAX // 2:

@@ -13,34 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cotenant.agent.daemon import core
 from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
 from cotenant.agent.daemon.connections import ControllerLink
-from cotenant.agent.daemon.core import (
-    Adopt,
-    AgentState,
-    AgentTicked,
-    AnswerLog,
-    AnyAgentEffect,
-    AnyAgentEvent,
-    AnyNote,
-    AttemptKey,
-    AwaitMemory,
-    Booted,
-    ControllerMessageCame,
-    DevicesChanged,
-    EndCame,
-    EndLeftovers,
-    GpuFault,
-    IndicatorsRead,
-    Reconnect,
-    RemoveAttempt,
-    RemoveCheckpoints,
-    Say,
-    StartFailed,
-    StartSupervisor,
-    Tell,
-    Trust,
-)
 from cotenant.agent.daemon.disk_use import DiskShares
 from cotenant.agent.daemon.images import Images, NoImage
 from cotenant.agent.daemon.loop import AgentLoop
@@ -79,7 +54,7 @@ TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
 class Runtime:
     def __init__(
         self,
-        state: AgentState,
+        state: core.AgentState,
         spool: Spool,
         locks: DeviceLocks,
         *,
@@ -147,7 +122,7 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
         self._trees.remove_left_over()
-        self.post(Booted(found=self._attempts.scan()))
+        self.post(core.Booted(found=self._attempts.scan()))
         if self._watch is not None:
             self._watch.start(
                 post=self._take,
@@ -203,7 +178,7 @@ class Runtime:
         )
         await indicators.run()
 
-    def _copies_in_use(self) -> dict[AttemptKey, str]:
+    def _copies_in_use(self) -> dict[core.AttemptKey, str]:
         """The names of the copies that attempts run in, where they have one."""
         folders = {each.key: self._state.checkpoint_folder(each.job) for each in self._state.running}
         return {key: self._trees.copy_of(folder).name for key, folder in folders.items()}
@@ -217,7 +192,7 @@ class Runtime:
         offered_now = {device.device_id for device in self._state.config.report.devices}
         self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
         self._readings |= {reading.device_id: AgentReading(reading, at_s) for reading in readings}
-        self.post(IndicatorsRead(readings=readings))
+        self.post(core.IndicatorsRead(readings=readings))
 
     def _sheet(self) -> Sheet:
         """Returns the metrics sheet for one scrape."""
@@ -247,14 +222,14 @@ class Runtime:
 
     # --- Events ------------------------------------------------------------------------------------
 
-    def post(self, event: AnyAgentEvent) -> None:
+    def post(self, event: core.AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
-        if isinstance(event, GpuFault) and self._watch is not None:
+        if isinstance(event, core.GpuFault) and self._watch is not None:
             self._watch.note_fault(event)
         self._take(event)
 
-    def _take(self, event: AnyAgentEvent) -> None:
-        if isinstance(event, GpuFault):
+    def _take(self, event: core.AnyAgentEvent) -> None:
+        if isinstance(event, core.GpuFault):
             self._faults.update(event.uuids)
         self.loop.take(event)
         if self._on_welcome is not None and self._state.registration.welcomed:
@@ -267,10 +242,10 @@ class Runtime:
         elif isinstance(message, AskStream):
             self._attempts.ask(message)
         else:
-            self.post(ControllerMessageCame(message=message))
+            self.post(core.ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
-        self.post(AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
+        self.post(core.AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
 
     # --- What the loop asks for (`AgentEdges`) --------------------------------------------------------
 
@@ -285,7 +260,7 @@ class Runtime:
         wait_s = min(max(0.0, at_s - now_s()), ALARM_WAIT_S_MAX)
         self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
-    def write(self, notes: Sequence[AnyNote]) -> None:
+    def write(self, notes: Sequence[core.AnyNote]) -> None:
         """Flushes notes to the spool.
 
         Raises:
@@ -306,7 +281,7 @@ class Runtime:
         """Sends a message to the controller, if there is a connection."""
         self._link.send(message)
 
-    def note_handled(self, event: AnyAgentEvent) -> None:
+    def note_handled(self, event: core.AnyAgentEvent) -> None:
         """Looks what an event means for warm starts, and for attempts that wait for what they run."""
         self._warm.look(event)
         self._stop_preparing()
@@ -316,32 +291,32 @@ class Runtime:
         self.why_halted = why
         self.leave()
 
-    def do(self, effect: AnyAgentEffect) -> None:
+    def do(self, effect: core.AnyAgentEffect) -> None:
         """Carries out an effect at the edge that it concerns."""
         match effect:
-            case StartSupervisor(order=order):
+            case core.StartSupervisor(order=order):
                 self._start(order)
-            case Tell(job_id=job_id, attempt=attempt, message=message):
+            case core.Tell(job_id=job_id, attempt=attempt, message=message):
                 self._attempts.tell(job_id, attempt, message)
-            case Adopt(job_id=job_id, attempt=attempt):
+            case core.Adopt(job_id=job_id, attempt=attempt):
                 self._attempts.adopt(job_id, attempt)
-            case EndLeftovers(result=result):
+            case core.EndLeftovers(result=result):
                 self._attempts.clean(result)
-            case AwaitMemory():
+            case core.AwaitMemory():
                 self._release.wait(effect)
-            case RemoveAttempt(job_id=job_id, attempt=attempt):
+            case core.RemoveAttempt(job_id=job_id, attempt=attempt):
                 self._remove(self._attempts.folder(job_id, attempt), self._attempts.base)
-            case RemoveCheckpoints(folder=folder):
+            case core.RemoveCheckpoints(folder=folder):
                 self._remove(Path(folder), Path(self._state.config.checkpoint_root))
                 self._remove(self._trees.copy_of(folder), self._trees.folder)
-            case AnswerLog(read=read):
+            case core.AnswerLog(read=read):
                 self._logs.answer(read)
-            case Trust():
+            case core.Trust():
                 if self._watch is not None:
                     self._watch.trust()
-            case Say(text=text):
+            case core.Say(text=text):
                 log(text)
-            case Reconnect(endpoint=endpoint):
+            case core.Reconnect(endpoint=endpoint):
                 self._reconnect(endpoint)
 
     def _start(self, order: Order) -> None:
@@ -363,7 +338,7 @@ class Runtime:
         """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
         ended meanwhile."""
         if why := self._shares.refuse_copy(order, self._trees.copy_of(order.checkpoint_root).name):
-            self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
+            self.post(core.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
             return
         try:
             if order.launch.snapshot is not None:
@@ -371,7 +346,7 @@ class Runtime:
             if order.launch.container is not None:
                 order = await self._images.prepare(order, order.launch.container)
         except (NoTree, NoImage) as error:
-            failed = StartFailed(
+            failed = core.StartFailed(
                 job_id=order.job_id,
                 attempt=order.attempt,
                 why=str(error),
@@ -393,7 +368,7 @@ class Runtime:
                 why = "stopped before what it runs was here"
                 verdict = ExitVerdict(outcome="never-started", detail=why, ours=why)
                 self.post(
-                    EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
+                    core.EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
                 )
 
     def _remove(self, folder: Path, trusted: Path) -> None:
@@ -435,8 +410,8 @@ class Runtime:
             before, self._locks, self._watch.conditions() if self._watch is not None else None
         )
         if after != before:
-            self.post(DevicesChanged(devices=after))
+            self.post(core.DevicesChanged(devices=after))
 
 
-def _key(order: Order) -> AttemptKey:
+def _key(order: Order) -> core.AttemptKey:
     return order.job_id, order.attempt

@@ -29,6 +29,7 @@ from cotenant.agent.daemon.tasks import contain_failure
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
 from cotenant.agent.ipc import MODULES, Order, WarmOffer
 from cotenant.agent.supervisor.processes import account_of, environment_of
+from cotenant.agent.warm import refusals
 from cotenant.agent.warm.pool import (
     ColdRunTold,
     Pool,
@@ -41,13 +42,6 @@ from cotenant.agent.warm.pool import (
     ServerRefused,
     ServerStart,
     early,
-)
-from cotenant.agent.warm.refusals import (
-    DETAIL_CHARS_MAX,
-    WarmRefused,
-    check_environment,
-    program_of,
-    sentence,
 )
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
 from cotenant.controller.domain import ForkServers
@@ -87,19 +81,19 @@ class WarmStarts:
         """The order, with the server that its ranks may be forked from, or with why there is none."""
         try:
             return msgspec.structs.replace(order, warm=self._offer(order))
-        except WarmRefused as refused:
+        except refusals.WarmRefused as refused:
             offer = WarmOffer(why=refused.code, detail=refused.detail)
             return msgspec.structs.replace(order, warm=offer)
 
     def _offer(self, order: Order) -> WarmOffer:
         if self._pool is None:
-            raise WarmRefused("off")
+            raise refusals.WarmRefused("off")
         if order.launch.container is not None:
-            raise WarmRefused("container")
+            raise refusals.WarmRefused("container")
         if not order.launch.warm:
-            raise WarmRefused("asked")
+            raise refusals.WarmRefused("asked")
         if order.mps and order.launch.mode == "host":
-            raise WarmRefused("mps")
+            raise refusals.WarmRefused("mps")
         kind = kind_of(order)
         ready, offer = self._pool.offer(kind.key, now_s())
         if ready:
@@ -196,8 +190,8 @@ class WarmStarts:
             return
         self._close(key)
         if word.m == "refused" and not was_ready:
-            self._log(f"no fork server {key[:8]}: {sentence(word.code, word.detail)}")
-            detail = word.detail[:DETAIL_CHARS_MAX]
+            self._log(f"no fork server {key[:8]}: {refusals.sentence(word.code, word.detail)}")
+            detail = word.detail[: refusals.DETAIL_CHARS_MAX]
             self._handle(ServerRefused(key=key, code=word.code[:CODE_CHARS_MAX], detail=detail))
         elif was_ready:
             self._handle(ServerEnded(key=key))
@@ -241,12 +235,12 @@ class WarmStarts:
 
 def kind_of(order: Order) -> ServerKind:
     """Returns the kind of server that an order's ranks share. Raises WarmRefused."""
-    program = program_of(order.launch.argv)
+    program = refusals.program_of(order.launch.argv)
     if "/" in program.python and not program.python.startswith("/"):
-        raise WarmRefused("command")
+        raise refusals.WarmRefused("command")
     launch = order.launch
     env = environment_of(order, order.ranks[0], Path("/"), account_of(launch.uid))
-    check_environment(env)
+    refusals.check_environment(env)
     return ServerKind(
         interpreter=program.python,
         options=program.options,

@@ -15,25 +15,10 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import (
-    AgentState,
-    AnyAgentEvent,
-    AttemptKey,
-    ClientsCounted,
-    DevicesChanged,
-    GpuFault,
-    TroubleNoticed,
-)
-from cotenant.agent.gpus import mps_rules
+from cotenant.agent.daemon import core
+from cotenant.agent.gpus import mps_rules, mps_watch
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared, number_devices
-from cotenant.agent.gpus.mps_watch import (
-    GpuUse,
-    MpsWatch,
-    MpsWatchReport,
-    client_of,
-    verdict,
-)
 from cotenant.agent.host.user_files import find_exposed
 from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job_socket, read_record
 from cotenant.controller.domain import Device, DeviceId, sharing_in_words
@@ -57,7 +42,7 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     """The MPS setup that the agent starts with."""
 
     setup: Setup
-    watch: MpsWatch
+    watch: mps_watch.MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
     serving: Mapping[str, tuple[str, ...]] = {}
@@ -82,13 +67,13 @@ def prepare(
         PathError: the user's runtime folder belongs to another user, or root's is open to others.
     """
     if not any(device.kind == "cuda" for device in devices):
-        return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
+        return Mps(setup=Setup(), watch=mps_watch.MpsWatch(()), devices=devices)
     runtime = paths.mps_runtime_dir(settings)
     if (where := find_exposed(Path(daemons_folder(runtime)))) is not None:
         raise paths.PathError(f"others than root can change {where}: set mps.runtime_dir to another folder")
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_rules.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
-    watch = MpsWatch(setup.specs)
+    watch = mps_watch.MpsWatch(setup.specs)
     left = tuple(_left_behind(attempts))
     swept: list[str] = []
     if not left:
@@ -121,20 +106,20 @@ class MpsEdge:
     def __init__(
         self,
         mps: Mps,
-        state: AgentState,
+        state: core.AgentState,
         *,
         folder: Callable[[str, int], Path],
-        post: Callable[[AnyAgentEvent], None],
+        post: Callable[[core.AnyAgentEvent], None],
         log: Callable[[str], None],
         period_s: float = PERIOD_S,
     ) -> None:
         self._setup, self._watch, self._state = mps.setup, mps.watch, state
         self._folder, self._post, self._log = folder, post, log
         self._period_s = period_s
-        self._orders: dict[AttemptKey, Order] = {}
-        self._looks: dict[AttemptKey, int] = {}
+        self._orders: dict[core.AttemptKey, Order] = {}
+        self._looks: dict[core.AttemptKey, int] = {}
         """How often an attempt was looked for among the clients."""
-        self._proven: set[AttemptKey] = set()
+        self._proven: set[core.AttemptKey] = set()
         """Attempts about which that is settled."""
         self._reach = FaultReach()
         self._serving = mps.serving
@@ -210,14 +195,14 @@ class MpsEdge:
 
     # --- What runs ---------------------------------------------------------------------------------
 
-    def facts(self) -> GpuUse:
+    def facts(self) -> mps_watch.GpuUse:
         running = {attempt.key: attempt for attempt in self._state.running}
         self._orders = {key: order for key, order in self._orders.items() if key in running}
         self._looks = {key: looks for key, looks in self._looks.items() if key in running}
         self._proven &= running.keys()
         orders = {key: order for key in running if (order := self._order(key)) is not None}
         waiting = (
-            client_of(order, str(job_socket(self._folder(*key))))
+            mps_watch.client_of(order, str(job_socket(self._folder(*key))))
             for key, order in orders.items()
             if running[key].first_step and key not in self._proven
         )
@@ -234,7 +219,7 @@ class MpsEdge:
         }
         return _select_devices(self._state.found_devices, used)
 
-    def _order(self, key: AttemptKey) -> Order | None:
+    def _order(self, key: core.AttemptKey) -> Order | None:
         """Returns the order of an attempt. None: the order is not written yet, or cannot be read."""
         if key not in self._orders:
             with suppress(BadRecord, OSError):
@@ -245,11 +230,11 @@ class MpsEdge:
 
     # --- What was seen -----------------------------------------------------------------------------
 
-    def _tell_faults(self, seen: MpsWatchReport, facts: GpuUse) -> None:
+    def _tell_faults(self, seen: mps_watch.MpsWatchReport, facts: mps_watch.GpuUse) -> None:
         for pipe, daemon in seen.daemons.items():
             gone = tuple(sorted(frozenset().union(*facts.clients.get(pipe, ()))))
             for why in daemon.losses:
-                self._post(GpuFault(uuids=gone, why=why, one_server=True))
+                self._post(core.GpuFault(uuids=gone, why=why, one_server=True))
         in_fault = [pipe for pipe, daemon in seen.daemons.items() if daemon.in_fault]
         faulted = self._state.list_faulted()
         known = _select_devices(
@@ -264,9 +249,11 @@ class MpsEdge:
                 and not group.isdisjoint(_select_devices(self._state.found_devices, {*each.devices}))
             )  # They already know what they did, or who did it to them.
             uuids = tuple(sorted(group))
-            self._post(GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True))
+            self._post(
+                core.GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True)
+            )
 
-    def _tell_devices(self, seen: MpsWatchReport) -> None:
+    def _tell_devices(self, seen: mps_watch.MpsWatchReport) -> None:
         before = self._state.found_devices
         after = mark_shared(before, self._setup, seen.why_not, plain=self._plain())
         if after == before:
@@ -274,18 +261,18 @@ class MpsEdge:
         for old, new in zip(before, after, strict=True):
             if (old.sharing, old.sharing_note) != (new.sharing, new.sharing_note):
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
-        self._post(DevicesChanged(devices=after))
+        self._post(core.DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: AttemptKey, processes: int | None) -> None:
+    def _tell_attachment(self, key: core.AttemptKey, processes: int | None) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
-        said = verdict(self._looks[key], processes)
+        said = mps_watch.verdict(self._looks[key], processes)
         if said is None:
             return
         self._proven.add(key)
         if said:
-            self._post(TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
+            self._post(core.TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
         if processes is not None and processes > 1:
-            self._post(ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
+            self._post(core.ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
 
 
 def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, tuple[frozenset[str], ...]]:
@@ -298,11 +285,13 @@ def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, 
     return found
 
 
-def _use_of(devices: Sequence[Device], orders: Sequence[Order], setup: Setup) -> GpuUse:
+def _use_of(devices: Sequence[Device], orders: Sequence[Order], setup: Setup) -> mps_watch.GpuUse:
     """What these orders use, with the daemons of the users who have clients here in a fixed order."""
     uids = sorted({order.launch.uid for order in orders if order.mps})
     of_users = tuple(filter(None, map(setup.spec_of_user, uids)))
-    return GpuUse(usable=usable_gpus(devices), clients=clients_in(devices, orders), of_users=of_users)
+    return mps_watch.GpuUse(
+        usable=usable_gpus(devices), clients=clients_in(devices, orders), of_users=of_users
+    )
 
 
 def _is_served(order: Order, setup: Setup) -> bool:

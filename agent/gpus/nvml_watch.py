@@ -19,15 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
+from cotenant.agent.gpus import probe_results
 from cotenant.agent.gpus.owners import Owners
-from cotenant.agent.gpus.probe_results import (
-    AnyWatchLine,
-    Began,
-    ProbeFailed,
-    ProbeResult,
-    Process,
-    XidSeen,
-)
 from cotenant.agent.gpus.xid import (
     ABOUT_GPUS,
     BEGINS,
@@ -40,27 +33,7 @@ from cotenant.agent.gpus.xid import (
 )
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.process_identity import stat_of
-from cotenant.profiler.driver.facts import (
-    LOST,
-    NOT_SUPPORTED,
-    RESET_REQUIRED,
-    TIMEOUT,
-    NvmlError,
-    is_mig_instance,
-)
-from cotenant.profiler.driver.library import (
-    Library,
-    bus_id,
-    ecc_uncorrected,
-    handle_of,
-    is_divided,
-    memory_mib,
-    named_processes,
-    open_library,
-    place_of,
-    recovery_action,
-    remapping,
-)
+from cotenant.profiler.driver import facts, library
 
 XID_EVENT: Final = 8
 """NVML's number of the event: the driver reports an error."""
@@ -82,7 +55,7 @@ _EVENTS_MAX: Final = 32
 """Taken in one go, so that a GPU that says the same all the time does not keep the others unwatched."""
 
 
-def say(line: AnyWatchLine) -> None:
+def say(line: probe_results.AnyWatchLine) -> None:
     os.write(sys.stdout.fileno(), msgspec.json.encode(line) + b"\n")
 
 
@@ -90,21 +63,21 @@ class NvmlWatch:
     """One GPU or MIG instance, in an NVML session. Of an instance NVML knows memory and processes; errors,
     their counters and energy are those of its GPU."""
 
-    def __init__(self, nvml: Library, uuid: str, owners: Owners, log: KernelLog) -> None:
+    def __init__(self, nvml: library.Library, uuid: str, owners: Owners, log: KernelLog) -> None:
         """Raises NvmlError: there is no such device, or it is lost."""
         self._nvml, self._uuid = nvml, uuid
         self._owners = owners
         self._log = log
-        self._handle = handle_of(nvml, uuid)
-        self._place = place_of(nvml, uuid, self._handle)
-        self._bus = bus_address(bus_id(nvml, self._place.gpu))
+        self._handle = library.handle_of(nvml, uuid)
+        self._place = library.place_of(nvml, uuid, self._handle)
+        self._bus = bus_address(library.bus_id(nvml, self._place.gpu))
         self._told: dict[int, tuple[float, int | None, int | None]] = {}
         """Xid -> when it was said, with which process and which recovery action."""
         self._ask = sys.stdin.fileno() if sys.stdin is not None else -1
         """Lines here ask for a probe; -1: closed."""
         self._listen_again_s = 0.0
         self._events = self._register()
-        say(Began(uuid=uuid, events=self._events is not None, kernel_log=log.is_open))
+        say(probe_results.Began(uuid=uuid, events=self._events is not None, kernel_log=log.is_open))
 
     def _register(self) -> Any:
         """An event set for Xids; None where the driver or our rights do not give one, until the next try."""
@@ -112,7 +85,7 @@ class NvmlWatch:
         events = self._nvml.maybe("nvmlEventSetCreate")
         try:
             self._nvml.ask("nvmlDeviceRegisterEvents", self._place.gpu, XID_EVENT, events)
-        except NvmlError:  # Its counters are looked at all the same.
+        except facts.NvmlError:  # Its counters are looked at all the same.
             return None
         return events
 
@@ -141,24 +114,24 @@ class NvmlWatch:
             if not self._next_event(0.0):
                 return
 
-    def _probe(self) -> ProbeResult:
+    def _probe(self) -> probe_results.ProbeResult:
         nvml, uuid, handle, gpu = self._nvml, self._uuid, self._handle, self._place.gpu
         try:
             # A layout that was changed may have given the handle to another instance.
-            if is_mig_instance(uuid) and nvml.ask("nvmlDeviceGetUUID", handle) != uuid:
-                return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=INSTANCE_GONE)
-            if not is_mig_instance(uuid) and is_divided(nvml, handle):
-                return ProbeResult(uuid=uuid, code=NOT_SUPPORTED, problem=NOW_DIVIDED)
-            taken_mib = memory_mib(nvml, handle).taken_mib
-        except NvmlError as error:
+            if facts.is_mig_instance(uuid) and nvml.ask("nvmlDeviceGetUUID", handle) != uuid:
+                return probe_results.ProbeResult(uuid=uuid, code=facts.NOT_SUPPORTED, problem=INSTANCE_GONE)
+            if not facts.is_mig_instance(uuid) and library.is_divided(nvml, handle):
+                return probe_results.ProbeResult(uuid=uuid, code=facts.NOT_SUPPORTED, problem=NOW_DIVIDED)
+            taken_mib = library.memory_mib(nvml, handle).taken_mib
+        except facts.NvmlError as error:
             return _failed(uuid, error)
-        remapped = remapping(nvml, gpu)
-        everybody, unlisted = named_processes(nvml, handle)
-        return ProbeResult(
+        remapped = library.remapping(nvml, gpu)
+        everybody, unlisted = library.named_processes(nvml, handle)
+        return probe_results.ProbeResult(
             uuid=uuid,
             used_mib=taken_mib,
             processes=tuple(
-                Process(
+                probe_results.Process(
                     pid=each.pid,
                     used_mib=each.memory_mib,
                     computes=each.computes,
@@ -168,7 +141,7 @@ class NvmlWatch:
                 for each in everybody
             ),
             lists_computing="computing" not in unlisted,
-            ecc_uncorrected=ecc_uncorrected(nvml, gpu),
+            ecc_uncorrected=library.ecc_uncorrected(nvml, gpu),
             remap_pending=bool(remapped.pending),
             remap_failed=bool(remapped.failed),
             energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", gpu),
@@ -191,15 +164,17 @@ class NvmlWatch:
             return False
         try:
             data = self._nvml.ask("nvmlEventSetWait_v2", self._events, max(1, round(wait_s * 1000)))
-        except NvmlError as error:
-            if error.code != TIMEOUT:  # What that means for the GPU, a probe tells.
+        except facts.NvmlError as error:
+            if error.code != facts.TIMEOUT:  # What that means for the GPU, a probe tells.
                 self._nvml.maybe("nvmlEventSetFree", self._events)
                 self._events, self._listen_again_s = None, time.monotonic() + LISTEN_AGAIN_S
             return False
         self._read_log()  # It was written before the event came, and it names the process.
         xid, instance = int(data.eventData), int(data.gpuInstanceId)
         if self._is_about(None if instance == NO_INSTANCE else instance):
-            recovery = recovery_action(self._nvml, self._place.gpu) if xid == RECOVERY_CHANGED else None
+            recovery = (
+                library.recovery_action(self._nvml, self._place.gpu) if xid == RECOVERY_CHANGED else None
+            )
             self._tell(XidLine(pci=self._bus, xid=xid, recovery=recovery), None)
         return True
 
@@ -226,16 +201,16 @@ class NvmlWatch:
         owner = self._owners.owner(pid) if pid is not None else None
         late = self._log.is_past(record)
         say(
-            XidSeen(
+            probe_results.XidSeen(
                 uuid=self._uuid, xid=xid, pid=pid, recovery=recovery, owner=owner, record=record, is_late=late
             )
         )
 
 
-def _failed(uuid: str, error: NvmlError) -> ProbeResult:
-    is_gone = is_mig_instance(uuid) and error.code not in (LOST, RESET_REQUIRED)
+def _failed(uuid: str, error: facts.NvmlError) -> probe_results.ProbeResult:
+    is_gone = facts.is_mig_instance(uuid) and error.code not in (facts.LOST, facts.RESET_REQUIRED)
     problem = f"{INSTANCE_GONE} ({error})" if is_gone else str(error)
-    return ProbeResult(uuid=uuid, code=error.code, problem=problem)
+    return probe_results.ProbeResult(uuid=uuid, code=error.code, problem=problem)
 
 
 def _state(pid: int) -> str:
@@ -316,15 +291,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     owners = Owners(options.attempts, options.mps_runtime, os.getppid())
     try:
         log = KernelLog(options.kernel_log, options.read)
-        nvml = open_library()
+        nvml = library.open_library()
         try:
             watch = NvmlWatch(nvml, options.gpu, owners, log)
-        except NvmlError as error:
+        except facts.NvmlError as error:
             say(_failed(options.gpu, error))
             return 1
         watch.run(options.period_s)
-    except NvmlError as error:
-        say(ProbeFailed(problem=str(error)))
+    except facts.NvmlError as error:
+        say(probe_results.ProbeFailed(problem=str(error)))
         return 1
     except (BrokenPipeError, KeyboardInterrupt):  # The reader has gone.
         pass

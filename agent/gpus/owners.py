@@ -17,18 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from cotenant.agent import ipc
 from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.process_identity import ProcessStat, began_at, boot_id, stat_of
-from cotenant.agent.ipc import (
-    FOLDER_NAME,
-    SUPERVISOR,
-    BadRecord,
-    ProcessIdentity,
-    attempt_folder,
-    job_socket,
-    read_record,
-)
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.profiler.driver import process_info
 
@@ -83,7 +75,7 @@ class Owners:
     def _listens(self, socket: str) -> tuple[str, int] | None:
         """The attempt whose socket that is."""
         for job_id, attempt in self._folders() if socket else ():
-            if str(job_socket(attempt_folder(self._attempts, job_id, attempt))) == socket:
+            if str(ipc.job_socket(ipc.attempt_folder(self._attempts, job_id, attempt))) == socket:
                 return job_id, attempt
         return None
 
@@ -92,7 +84,7 @@ class Owners:
             names = os.listdir(self._attempts)
         except OSError:
             return
-        for match in map(FOLDER_NAME.fullmatch, names):
+        for match in map(ipc.FOLDER_NAME.fullmatch, names):
             if match is not None:
                 yield match["job"], int(match["attempt"])
 
@@ -100,17 +92,17 @@ class Owners:
         """The attempt in whose cgroup it is."""
         for match in _GROUP.finditer(process_info.read_proc(Path(f"/proc/{pid}/cgroup"))):
             job_id, attempt = match["job"], int(match["attempt"])
-            if match["tag"] == group_tag(attempt_folder(self._attempts, job_id, attempt)):
+            if match["tag"] == group_tag(ipc.attempt_folder(self._attempts, job_id, attempt)):
                 return job_id, attempt
         return None
 
     def _find_by_leader(self, leaders: set[int], start_ticks: int) -> tuple[str, int] | None:
         """The attempt whose supervisor is one of these."""
         for job_id, attempt in self._folders():
-            folder = attempt_folder(self._attempts, job_id, attempt)
+            folder = ipc.attempt_folder(self._attempts, job_id, attempt)
             try:
-                leader = read_record(folder / SUPERVISOR, ProcessIdentity)
-            except (BadRecord, OSError):
+                leader = ipc.read_record(folder / ipc.SUPERVISOR, ipc.ProcessIdentity)
+            except (ipc.BadRecord, OSError):
                 continue
             if leader is None or leader.pid not in leaders or leader.boot_id != boot_id():
                 continue

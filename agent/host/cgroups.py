@@ -23,14 +23,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.host.cgroup_mounts import (
-    AGENT_LEAF,
-    mounts_of,
-    pass_down,
-    passed_down,
-    v1_base,
-    v2_base,
-)
+from cotenant.agent.host import cgroup_mounts
 from cotenant.agent.ipc import Order
 from cotenant.mps import device_memory
 
@@ -56,14 +49,14 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_cgroups() -> Cgroups:
     """Look at the mounts and make the base folder. Called once by the agent, at its start."""
-    v2 = v2_base()
+    v2 = cgroup_mounts.v2_base()
     if v2:
-        pass_down(Path(v2).parent)
-        pass_down(Path(v2))
-    passed = passed_down(Path(v2)) if v2 else frozenset[str]()
-    memory = v2 if "memory" in passed else v1_base("memory")
-    cpu = v2 if "cpu" in passed else v1_base("cpu")
-    track = v2 or v1_base("pids") or v1_base("freezer") or memory
+        cgroup_mounts.pass_down(Path(v2).parent)
+        cgroup_mounts.pass_down(Path(v2))
+    passed = cgroup_mounts.passed_down(Path(v2)) if v2 else frozenset[str]()
+    memory = v2 if "memory" in passed else cgroup_mounts.v1_base("memory")
+    cpu = v2 if "cpu" in passed else cgroup_mounts.v1_base("cpu")
+    track = v2 or cgroup_mounts.v1_base("pids") or cgroup_mounts.v1_base("freezer") or memory
     uses = (("tracking", track), ("memory limits", memory), ("cpu limits", cpu))
     missing = ", ".join(name for name, base in uses if not base)
     return Cgroups(
@@ -77,7 +70,7 @@ def find_cgroups() -> Cgroups:
 
 def device_regions(capacity: Path | None = None) -> tuple[tuple[str, str], ...]:
     """Bus address and name of each GPU's region of device memory; none where kernel or driver have none."""
-    mount = mounts_of().get("v2")
+    mount = cgroup_mounts.mounts_of().get("v2")
     if capacity is None and mount is None:
         return ()
     path = capacity or Path(mount.point if mount else "/") / device_memory.CAPACITY
@@ -94,7 +87,7 @@ NEW_S: Final = 60.0
 def sweep(found: Cgroups) -> None:
     """Remove empty groups that attempts have left behind. Those in use stay, and new ones: another agent
     of this machine may be about to use them."""
-    v1 = {v1_base("memory"), v1_base("cpu")} - {""}
+    v1 = {cgroup_mounts.v1_base("memory"), cgroup_mounts.v1_base("cpu")} - {""}
     for base in {found.track, *v1} - {""}:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
             with suppress(FileNotFoundError):
@@ -130,9 +123,9 @@ class AttemptCgroup:
         for use, asked in (("memory", self._memory_mib), ("cpu", self._cpus)):
             if not asked:
                 continue
-            if use in passed_down(track.parent):
+            if use in cgroup_mounts.passed_down(track.parent):
                 self._folders[use] = track
-            elif base := v1_base(use):
+            elif base := cgroup_mounts.v1_base(use):
                 self._folders[use] = Path(base) / track.name
 
     @classmethod
@@ -163,7 +156,7 @@ class AttemptCgroup:
         for folder in self._distinct():
             for leaf in (SUPERVISOR, RANKS):
                 (folder / leaf).mkdir(parents=True, exist_ok=True)
-            pass_down(folder)
+            cgroup_mounts.pass_down(folder)
         if "memory" in self._folders:
             _limit_memory(self._folders["memory"] / RANKS, self._memory_mib * 1024 * 1024)
         if "cpu" in self._folders:
@@ -195,7 +188,7 @@ class AttemptCgroup:
         if not self._folders:
             return
         base = self._folders["track"].parent
-        for folder in (base.parent / AGENT_LEAF, base, base.parent):
+        for folder in (base.parent / cgroup_mounts.AGENT_LEAF, base, base.parent):
             try:
                 (folder / "cgroup.procs").write_text("0")
             except OSError:  # Not there, or v2 lets no process into a folder that has children with limits.

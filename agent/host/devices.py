@@ -21,14 +21,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.host.gpu_offers import (
-    find_gap,
-    gpus_only_on_the_bus,
-    is_busy,
-    mig_type,
-    reserve_mib,
-    type_of,
-)
+from cotenant.agent.host import gpu_offers
 from cotenant.controller.domain import Device, DeviceId, HostId, texts
 from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, DriverFacts, GpuFacts, add_advice
 from cotenant.profiler.driver.probe_client import driver_facts, gpus_on_the_bus
@@ -113,10 +106,12 @@ def find(
         if facts.gpus:
             gpus = pick(facts.gpus, choice.picked)
             if whole_host and not choice.picked:
-                gpus += gpus_only_on_the_bus(gpus, bus() or ())
-            busy = tuple(each.uuid for gpu in gpus for each in (gpu, *gpu.instances) if is_busy(each))
+                gpus += gpu_offers.gpus_only_on_the_bus(gpus, bus() or ())
+            busy = tuple(
+                each.uuid for gpu in gpus for each in (gpu, *gpu.instances) if gpu_offers.is_busy(each)
+            )
             found = cuda_devices(gpus, host_id, memory_mib)
-            gaps = ((gpu.index, *find_gap(gpu)) for gpu in gpus)
+            gaps = ((gpu.index, *gpu_offers.find_gap(gpu)) for gpu in gpus)
             note = "; ".join(
                 f"GPU {index}: {said}" for index, said, tenants_max in gaps if said and tenants_max
             )
@@ -211,7 +206,7 @@ def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId, host_memory_mib: int
             found.append(
                 msgspec.structs.replace(
                     whole,
-                    type=mig_type(part),
+                    type=gpu_offers.mig_type(part),
                     max_tenants=1,
                     sharing_note=f"a MIG instance of {name}, which one job has to itself",
                     parent=gpu.uuid,
@@ -222,16 +217,16 @@ def cuda_devices(gpus: Sequence[GpuFacts], host_id: HostId, host_memory_mib: int
 
 def _cuda_device(gpu: GpuFacts, host_id: HostId, name: str, host_memory_mib: int) -> Device:
     """`host_memory_mib`: that of a GPU that has none of its own."""
-    said, tenants_max = find_gap(gpu)
+    said, tenants_max = gpu_offers.find_gap(gpu)
     memory_mib = max(1, (host_memory_mib if gpu.shared_memory else gpu.memory_mib) or 0)
     return Device(
         device_id=DeviceId(f"{host_id}/{name}"),
         host_id=host_id,
         kind="cuda",
-        type=type_of(gpu.name),
+        type=gpu_offers.type_of(gpu.name),
         local=_local(gpu),
         memory_mib=memory_mib,
-        reserve_mib=0 if gpu.shared_memory else max(0, min(reserve_mib(gpu), memory_mib - 1)),
+        reserve_mib=0 if gpu.shared_memory else max(0, min(gpu_offers.reserve_mib(gpu), memory_mib - 1)),
         max_tenants=1 if gpu.compute_mode == COMPUTE_EXCLUSIVE_PROCESS else tenants_max or 2,
         state="lost" if gpu.problem else "ok",
         healthy=bool(tenants_max),

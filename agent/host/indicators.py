@@ -20,13 +20,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
-from cotenant.profiler.indicators.device_process import (
-    MIG_HAS_NONE,
-    DeviceAnswer,
-    DeviceProcess,
-    NoIndicators,
-    words_of,
-)
+from cotenant.profiler.indicators import device_process
 from cotenant.profiler.indicators.sources import Wanted, Windows
 
 LOOK_S: Final = 0.02
@@ -78,7 +72,11 @@ class IndicatorReader:
         gpus = [device for device in devices if device.kind == "cuda" and device.state != "lost"]
         readings = [
             *(self._slot(device) for device in devices if device.kind == "cpu"),
-            *(DeviceReading(device_id=each.device_id, why=MIG_HAS_NONE) for each in gpus if each.parent),
+            *(
+                DeviceReading(device_id=each.device_id, why=device_process.MIG_HAS_NONE)
+                for each in gpus
+                if each.parent
+            ),
             *await self._gpus.read([gpu for gpu in gpus if not gpu.parent]),
         ]
         return tuple(
@@ -103,7 +101,7 @@ class Gpus:
         self, wanted: Wanted, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ):
         self._wanted, self._command, self._clock = wanted, list(command), clock
-        self._child: DeviceProcess | None = None
+        self._child: device_process.DeviceProcess | None = None
         self._uuids: tuple[str, ...] = ()
         self._again_s = -math.inf
         self._retry_s = RETRY_S
@@ -114,14 +112,14 @@ class Gpus:
     async def read(self, devices: Sequence[Device]) -> list[DeviceReading]:
         """Returns one reading per device; devices of which nothing new is known yet are left out."""
         self._start(tuple(device.local for device in devices))
-        answer: DeviceAnswer | None = None
+        answer: device_process.DeviceAnswer | None = None
         try:
             for _ in range(LOOKS_MAX):
                 answer = self._child.ask(0.0) if self._child is not None else None
                 if self._child is None or answer is not None:
                     break
                 await asyncio.sleep(LOOK_S)
-        except NoIndicators as problem:
+        except device_process.NoIndicators as problem:
             self._fail(str(problem), problem.was_said)
         if answer is None:
             why = self._problem if self._child is None else "" if self._child.has_answered else STARTING
@@ -137,7 +135,9 @@ class Gpus:
             self.close()
             self._uuids, self._again_s = uuids, -math.inf
         if uuids and self._child is None and self._clock() >= self._again_s:
-            self._child = DeviceProcess(self._command or words_of(self._wanted, uuids))
+            self._child = device_process.DeviceProcess(
+                self._command or device_process.words_of(self._wanted, uuids)
+            )
 
     def _fail(self, problem: str, was_said: bool) -> None:
         self._child, self._problem = None, problem[:TEXT_MAX]
@@ -155,7 +155,7 @@ class Gpus:
 
 
 def reading_of(
-    answer: DeviceAnswer, number: int, device: Device, now_s: float, note: str = ""
+    answer: device_process.DeviceAnswer, number: int, device: Device, now_s: float, note: str = ""
 ) -> DeviceReading | None:
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""

@@ -23,20 +23,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AttemptNo,
-    Capabilities,
-    ExitVerdict,
-    GangMember,
-    GpuFaultRole,
-    HostId,
-    JobId,
-    JobWords,
-    Launch,
-    LaunchKind,
-    SeenLength,
-    StartAttempt,
-)
+from cotenant.controller import domain
 from cotenant.controller.performance import Profile, SeenBatch
 from cotenant.profiler.indicators.sources import Wanted
 
@@ -146,7 +133,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor needs; complete, so that it never asks back."""
 
     version: int = RECORD_VERSION
-    start: StartAttempt
+    start: domain.StartAttempt
     """The command, as it came; what a setting of this agent overrules is changed in it."""
     secrets: dict[str, str] = {}
     """In memory alone: see `files.py`."""
@@ -189,23 +176,23 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Where the attempt's processes go, if the agent may make cgroups; empty = own session only."""
 
     @property
-    def job_id(self) -> JobId:
+    def job_id(self) -> domain.JobId:
         return self.start.job_id
 
     @property
-    def attempt(self) -> AttemptNo:
+    def attempt(self) -> domain.AttemptNo:
         return self.start.attempt
 
     @property
-    def host_id(self) -> HostId:
+    def host_id(self) -> domain.HostId:
         return self.start.host_id
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> domain.Launch:
         return self.start.launch
 
     @property
-    def gang(self) -> tuple[GangMember, ...]:
+    def gang(self) -> tuple[domain.GangMember, ...]:
         return self.start.gang
 
     @property
@@ -253,17 +240,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor knows, sent whole on every change: the agent compares it with what it had."""
 
     version: int = RECORD_VERSION
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     started: bool = False
     """The worker processes have been started."""
-    launch: LaunchKind = ""
+    launch: domain.LaunchKind = ""
     """How; empty: not yet."""
     launch_why: str = ""
     """Why not warm, for a person."""
     resumable: bool | None = None
     """From the job's hello; None = no hello (yet)."""
-    capabilities: Capabilities = Capabilities()
+    capabilities: domain.Capabilities = domain.Capabilities()
     start_step: int = 0
     exact: bool | None = None
     """Whether the resume is exact; None = this attempt resumed nothing."""
@@ -279,8 +266,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     clock: StepClock = StepClock()
     loss: float | None = None
-    words: JobWords = JobWords()
-    length: SeenLength = SeenLength()
+    words: domain.JobWords = domain.JobWords()
+    length: domain.SeenLength = domain.SeenLength()
     batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None
     duty_cycle: float | None = None
@@ -311,8 +298,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     version: int = RECORD_VERSION
     status: Status
     """The last one, for it may have been lost."""
-    verdict: ExitVerdict
-    gpu_fault: GpuFaultRole = ""
+    verdict: domain.ExitVerdict
+    gpu_fault: domain.GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
     ended_unix_s: float | None = None
     """When its last process had gone, by this host's clock; None: not known."""
@@ -320,11 +307,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """An MPS client of it was signalled although its daemon had not taken it back."""
 
     @property
-    def job_id(self) -> JobId:
+    def job_id(self) -> domain.JobId:
         return self.status.job_id
 
     @property
-    def attempt(self) -> AttemptNo:
+    def attempt(self) -> domain.AttemptNo:
         return self.status.attempt
 
     @property

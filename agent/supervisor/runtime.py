@@ -31,88 +31,15 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent import ipc
 from cotenant.agent.containers import BadContainer, ContainerCommands, client_environment, remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import own_identity
 from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc import (
-    CANNOT_BEGIN,
-    CONTROL,
-    LOGS,
-    MODULES,
-    ORDER,
-    RESULT,
-    STATUS,
-    BadRecord,
-    EndedNow,
-    GangOut,
-    LimitNow,
-    Order,
-    RankOrder,
-    Result,
-    StatusNow,
-    ToSupervisor,
-    WarmOffer,
-    read_record,
-    take_secrets,
-    write_record,
-)
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.supervisor.core import (
-    ASKS_TO_END,
-    AllGone,
-    AnyHappening,
-    AnySupervisorEffect,
-    ClearLeftovers,
-    ClientsTerminated,
-    CouldNotStart,
-    DumpStacks,
-    EndRanks,
-    Finish,
-    InterruptRanks,
-    LaunchStage,
-    Noted,
-    OutsideSignal,
-    Publish,
-    RankExited,
-    RankMessageCame,
-    SetPace,
-    Started,
-    StartProblem,
-    Supervision,
-    SupervisorTicked,
-    TellRank,
-    TerminateClients,
-    WriteWord,
-)
+from cotenant.agent.supervisor import core, processes
 from cotenant.agent.supervisor.datagrams import Datagrams
 from cotenant.agent.supervisor.handover import handed_over
-from cotenant.agent.supervisor.processes import (
-    Measuring,
-    NotLaunchable,
-    Output,
-    Outputs,
-    RankStartFailed,
-    Terminations,
-    abort_others,
-    account_of,
-    become_subreaper,
-    block_signals,
-    command_of,
-    cuda_indices,
-    dump,
-    environment_of,
-    group_by_pipe,
-    has_children,
-    host_oom_kills,
-    interrupt,
-    keep_files_to_ourselves,
-    kill_children,
-    leave_to_reaper,
-    remove_short_folder,
-    take_outside_signals,
-    tree_of,
-)
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.supervisor.sockets import Conversations
 from cotenant.agent.supervisor.streams import Streams
@@ -133,7 +60,7 @@ EXIT_HAS_RUN: Final = 3
 class Supervisor:
     """The loop around one `Supervision`."""
 
-    def __init__(self, folder: Path, order: Order, *, has_reaper: bool = False) -> None:
+    def __init__(self, folder: Path, order: ipc.Order, *, has_reaper: bool = False) -> None:
         """Sets up the parts of a supervisor. `has_reaper`: a reaper sees to the processes if we are killed;
         else they die with us."""
         self._has_reaper = has_reaper
@@ -141,11 +68,11 @@ class Supervisor:
         self._order = order
         self._cgroup = AttemptCgroup(order, folder)
         self._selector = selectors.DefaultSelector()
-        self._supervision = Supervision(order, time.monotonic())
+        self._supervision = core.Supervision(order, time.monotonic())
         self._ranks = RankProcesses(self._selector, self._rank_ended, self._nanny_ended)
-        self._outputs = Outputs(folder, order, self._selector)
-        self._measuring = Measuring(order, self._ranks.roots)
-        self._terminations = Terminations()
+        self._outputs = processes.Outputs(folder, order, self._selector)
+        self._measuring = processes.Measuring(order, self._ranks.roots)
+        self._terminations = processes.Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
         self._signalled_s = -inf
@@ -155,17 +82,17 @@ class Supervisor:
         self._began_s = inf
         self._warn_s = inf
         """When the script is sent the signal before its time limit."""
-        self._result: Result | None = None
+        self._result: ipc.Result | None = None
         self._result_s = inf
         self._is_over = False
-        self._oom_kills_before = host_oom_kills()
+        self._oom_kills_before = processes.host_oom_kills()
         self._removed = False
         """Nothing is left of the attempt's containers."""
         self._datagrams = Datagrams(
-            folder, order, self._selector, lambda word: self._handle(RankMessageCame(word=word))
+            folder, order, self._selector, lambda word: self._handle(core.RankMessageCame(word=word))
         )
         self._conversations = Conversations(
-            folder / CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._hear
+            folder / ipc.CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._hear
         )
         self._streams = Streams(
             order, self._selector, self._conversations.say, lambda: self._conversations.has_room
@@ -206,9 +133,11 @@ class Supervisor:
             self._cgroup.enter(SUPERVISOR)
         except OSError as error:
             self._cgroup = AttemptCgroup.none(self._order, self._folder)
-            self._handle(Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
+            self._handle(core.Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
         if self._cgroup.problem:
-            self._handle(Noted(text=f"device memory is not limited by the kernel: {self._cgroup.problem}"))
+            self._handle(
+                core.Noted(text=f"device memory is not limited by the kernel: {self._cgroup.problem}")
+            )
         self._order = self._cgroup.order_within(self._order)
 
     # --- Starting -----------------------------------------------------------------------------------
@@ -216,13 +145,13 @@ class Supervisor:
     def _start_all(self) -> None:
         order = self._order
         try:
-            (self._folder / LOGS).mkdir(mode=0o700, exist_ok=True)
-            argv = command_of(order)
+            (self._folder / ipc.LOGS).mkdir(mode=0o700, exist_ok=True)
+            argv = processes.command_of(order)
             started = self._start_ranks(argv)
-        except RankStartFailed as failure:
-            self._handle(CouldNotStart(problem=failure.problem))
+        except processes.RankStartFailed as failure:
+            self._handle(core.CouldNotStart(problem=failure.problem))
             return
-        except (NotLaunchable, BadContainer) as refusal:
+        except (processes.NotLaunchable, BadContainer) as refusal:
             self._could_not_start("command", 22, str(refusal))
             return
         except OSError as error:  # A log that cannot be made: our own folder's disk.
@@ -233,12 +162,12 @@ class Supervisor:
         self._time_warning()
         self._handle(started)
 
-    def _could_not_start(self, stage: LaunchStage, code: int, text: str) -> None:
-        problem = StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
-        self._handle(CouldNotStart(problem=problem))
+    def _could_not_start(self, stage: core.LaunchStage, code: int, text: str) -> None:
+        problem = core.StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
+        self._handle(core.CouldNotStart(problem=problem))
 
-    def _start_ranks(self, argv: tuple[str, ...]) -> Started:
-        outputs: list[Output] = []
+    def _start_ranks(self, argv: tuple[str, ...]) -> core.Started:
+        outputs: list[processes.Output] = []
         try:
             wanted = []
             for rank in self._order.ranks:
@@ -258,7 +187,7 @@ class Supervisor:
             self._outputs.listen(rank.rank)
         return started
 
-    def _command(self, rank: RankOrder, argv: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _command(self, rank: ipc.RankOrder, argv: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
         """What is executed for a rank, and its environment: the job's own, or what starts its container."""
         order, socket = self._order, self._datagrams.path
         if order.runtime is None:
@@ -268,12 +197,14 @@ class Supervisor:
         commands = ContainerCommands(order, self._folder, socket.parent, client_env)
         return commands.wrap(rank, argv, self._environment(rank))
 
-    def _environment(self, rank: RankOrder) -> dict[str, str]:
+    def _environment(self, rank: ipc.RankOrder) -> dict[str, str]:
         order = self._order
         # Of the programs that start containers, apptainer alone shows them all of the host's GPUs.
         alone = order.runtime is not None and order.runtime.name != "apptainer"
-        indices = cuda_indices(rank.cuda_uuids, alone=alone) if order.numbers_devices else ()
-        return environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
+        indices = processes.cuda_indices(rank.cuda_uuids, alone=alone) if order.numbers_devices else ()
+        return processes.environment_of(
+            order, rank, self._datagrams.path, processes.account_of(order.launch.uid), indices
+        )
 
     # --- What happens -------------------------------------------------------------------------------
 
@@ -288,13 +219,13 @@ class Supervisor:
     def _take_outside_signals(self) -> None:
         nanny = self._ranks.nanny_pid
         roots = (os.getpid(), nanny) if nanny is not None else (os.getpid(),)
-        for number in take_outside_signals(self._order.launch.uid, roots):
-            self._handle(OutsideSignal(number=number))
+        for number in processes.take_outside_signals(self._order.launch.uid, roots):
+            self._handle(core.OutsideSignal(number=number))
 
-    def _hear(self, word: ToSupervisor) -> None:
+    def _hear(self, word: ipc.ToSupervisor) -> None:
         if isinstance(word, AskStream):
             self._streams.ask(word, time.monotonic())
-        elif isinstance(word, LimitNow):
+        elif isinstance(word, ipc.LimitNow):
             if word.allowed_s != self._allowed_s:  # Else it is a repeat, and the signal may have been sent.
                 self._allowed_s = word.allowed_s
                 self._time_warning()
@@ -307,10 +238,12 @@ class Supervisor:
 
     def _rank_ended(self, rank: int, code: int) -> None:
         self._outputs.drain(rank, final=True)  # Its last words are in the pipe: they say why.
-        if -code in ASKS_TO_END:
+        if -code in core.ASKS_TO_END:
             self._signalled_s = time.monotonic()
         self._handle(
-            RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)
+            core.RankExited(rank=rank, exit_code=code)
+            if code >= 0
+            else core.RankExited(rank=rank, signal=-code)
         )
 
     def _nanny_ended(self) -> None:
@@ -346,7 +279,7 @@ class Supervisor:
         if now_s >= self._result_s:
             self._write_result()
         if now_s >= self._supervision.next_alarm_s:
-            self._handle(SupervisorTicked())
+            self._handle(core.SupervisorTicked())
 
     def _sample(self, now_s: float) -> None:
         terminal = self._outputs.terminal
@@ -364,60 +297,62 @@ class Supervisor:
     def _look_at_terminations(self, now_s: float) -> None:
         answer = self._terminations.poll(self._clients, now_s)
         if answer is not None:
-            self._handle(ClientsTerminated(outcomes=answer[0], problem=answer[1]))
+            self._handle(core.ClientsTerminated(outcomes=answer[0], problem=answer[1]))
 
     def _clients(self) -> dict[str, list[int]]:
         """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
-        trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
+        trees = {rank: processes.tree_of(pid) for rank, pid in self._ranks.pids.items()}
         nanny = self._ranks.nanny_pid
-        others = tree_of(os.getpid())[1:] + (tree_of(nanny)[1:] if nanny is not None else [])
-        return group_by_pipe(self._order, trees, others)
+        others = processes.tree_of(os.getpid())[1:] + (
+            processes.tree_of(nanny)[1:] if nanny is not None else []
+        )
+        return processes.group_by_pipe(self._order, trees, others)
 
     # --- What follows -------------------------------------------------------------------------------
 
-    def _handle(self, event: AnyHappening) -> None:
+    def _handle(self, event: core.AnyHappening) -> None:
         for effect in self._supervision.handle(event, time.monotonic()):
             self._do(effect)
 
-    def _do(self, effect: AnySupervisorEffect) -> None:
+    def _do(self, effect: core.AnySupervisorEffect) -> None:
         match effect:
-            case TellRank(rank=rank, data=data):
+            case core.TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)
-            case WriteWord(text=text):
+            case core.WriteWord(text=text):
                 self._outputs.write_word(text)
-            case SetPace(pace=pace):
+            case core.SetPace(pace=pace):
                 self._datagrams.set_pace(pace, time.monotonic())
-            case InterruptRanks() if self._order.mps:
+            case core.InterruptRanks() if self._order.mps:
                 for pids in self._clients().values():
-                    interrupt(pids)
-            case InterruptRanks():
+                    processes.interrupt(pids)
+            case core.InterruptRanks():
                 self._ranks.signal(signal.SIGINT)
-            case EndRanks(force=False):
+            case core.EndRanks(force=False):
                 if self._outputs.terminal is not None:
                     self._outputs.terminal.hang_up()
                     self._ranks.signal(signal.SIGHUP)
                 self._ranks.signal(signal.SIGTERM)
-            case EndRanks():
+            case core.EndRanks():
                 self._ranks.signal(signal.SIGKILL)
                 if self._order.runtime is None:
                     self._cgroup.kill(RANKS)
-                    kill_children()
-            case TerminateClients(timeout_s=timeout_s):
+                    processes.kill_children()
+            case core.TerminateClients(timeout_s=timeout_s):
                 self._terminations.ask(self._clients, timeout_s)
                 self._look_at_terminations(time.monotonic())
-            case DumpStacks(abort=abort):
-                (abort_others if abort else dump)(self._measuring.tree_pids())
-            case Publish(status=status, keep=keep):
+            case core.DumpStacks(abort=abort):
+                (processes.abort_others if abort else processes.dump)(self._measuring.tree_pids())
+            case core.Publish(status=status, keep=keep):
                 if status.first_step is not None:
                     self._keep_modules()
                 if keep:
-                    self._keep(STATUS, status)
-                self._conversations.say(StatusNow(status=status))
-            case GangOut():
+                    self._keep(ipc.STATUS, status)
+                self._conversations.say(ipc.StatusNow(status=status))
+            case ipc.GangOut():
                 self._conversations.say(effect)
-            case ClearLeftovers():
+            case core.ClearLeftovers():
                 self._clearing_since_s = self._clear_s = time.monotonic()
-            case Finish(result=result):
+            case core.Finish(result=result):
                 self._result = result
                 self._write_result()
 
@@ -425,15 +360,15 @@ class Supervisor:
         """What the ranks have imported, where their agent wants to know: from the user's folder into ours."""
         if self._order.warm.learns:
             with suppress(OSError):
-                names = self._datagrams.read_file(MODULES, MODULES_BYTES_MAX)
+                names = self._datagrams.read_file(ipc.MODULES, MODULES_BYTES_MAX)
                 with OpenFolder.open_path(self._folder) as ours:
-                    ours.write(MODULES, names, 0o600)
-                self._order = msgspec.structs.replace(self._order, warm=WarmOffer())
+                    ours.write(ipc.MODULES, names, 0o600)
+                self._order = msgspec.structs.replace(self._order, warm=ipc.WarmOffer())
 
     def _keep(self, name: str, record: msgspec.Struct) -> bool:
         """Whether it is on disk. A full disk does not end a job."""
         try:
-            write_record(self._folder / name, record)
+            ipc.write_record(self._folder / name, record)
         except OSError as error:
             say(f"cannot write {self._folder / name}: {error.strerror}")
             return False
@@ -442,30 +377,30 @@ class Supervisor:
     def _clear(self, now_s: float) -> None:
         """End what the processes left behind. Orphans become our children, so none is missed."""
         self._cgroup.kill(RANKS)
-        kill_children()
+        processes.kill_children()
         self._children_ended()
         if now_s < self._signalled_s + CLEAR_PERIOD_S:
             self._clear_s = self._signalled_s + CLEAR_PERIOD_S
             return
-        if has_children() or self._cgroup.pids(RANKS) or self._has_warm_leftovers(now_s):
+        if processes.has_children() or self._cgroup.pids(RANKS) or self._has_warm_leftovers(now_s):
             self._clear_s = now_s + CLEAR_PERIOD_S
             if now_s >= self._clearing_since_s + STUBBORN_S:
                 self._clear_s = now_s + STUBBORN_S
-                self._handle(Noted(text="processes do not end although they were killed (state D?)"))
+                self._handle(core.Noted(text="processes do not end although they were killed (state D?)"))
             return
         if self._order.runtime is not None and not self._removed:
             self._removed = True
             if why := remove_containers(self._order, self._folder):
-                self._handle(Noted(text=why))
+                self._handle(core.Noted(text=why))
             return  # Podman may have left a process of its own, which the next look ends.
         self._clear_s = inf
         self._take_outside_signals()
         self._keep_modules()
         self._outputs.drain_all()
         own = self._cgroup.memory_kills()
-        anybodys = host_oom_kills() - self._oom_kills_before
+        anybodys = processes.host_oom_kills() - self._oom_kills_before
         self._handle(
-            AllGone(
+            core.AllGone(
                 tails=self._outputs.tails,
                 printed=self._outputs.read_printed(is_over=True),
                 oom_kills=own.at_limit if own is not None else 0,
@@ -481,11 +416,11 @@ class Supervisor:
     def _write_result(self) -> None:
         assert self._result is not None
         self._outputs.tell_losses()  # Before the result, with which readers stop.
-        if not self._keep(RESULT, msgspec.structs.replace(self._result, ended_unix_s=time.time())):
+        if not self._keep(ipc.RESULT, msgspec.structs.replace(self._result, ended_unix_s=time.time())):
             self._result_s = time.monotonic() + RETRY_S
             return
         self._result_s = inf
-        self._conversations.say(EndedNow())
+        self._conversations.say(ipc.EndedNow())
         self._is_over = True
 
     def _say_farewell(self) -> None:
@@ -496,7 +431,7 @@ class Supervisor:
         self._datagrams.close()
         self._cgroup.leave()
         self._cgroup.remove()
-        remove_short_folder(self._folder)
+        processes.remove_short_folder(self._folder)
 
 
 def main(arguments: list[str]) -> int:
@@ -510,30 +445,32 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     folder = Path(arguments[0]).resolve()
     try:
-        order = read_record(folder / ORDER, Order)
+        order = ipc.read_record(folder / ipc.ORDER, ipc.Order)
         if order is not None and len(arguments) > 1:
-            order = take_secrets(order, int(arguments[1]))
-    except (BadRecord, BadMessage, OSError) as error:
+            order = ipc.take_secrets(order, int(arguments[1]))
+    except (ipc.BadRecord, BadMessage, OSError) as error:
         say(str(error))
         return EXIT_USAGE
     if order is None:
-        say(f"no {ORDER} in {folder}")
+        say(f"no {ipc.ORDER} in {folder}")
         return EXIT_USAGE
     if (folder / SUPERVISOR_FILE).exists():
         say(f"attempt {order.attempt} of job {order.job_id} was started before")
         return EXIT_HAS_RUN
-    block_signals()
-    keep_files_to_ourselves()
+    processes.block_signals()
+    processes.keep_files_to_ourselves()
     if os.getsid(0) != os.getpid():
         os.setsid()
     try:
-        write_record(folder / SUPERVISOR_FILE, own_identity(), durable=False)  # Flushed once the ranks run.
+        ipc.write_record(
+            folder / SUPERVISOR_FILE, own_identity(), durable=False
+        )  # Flushed once the ranks run.
         reaper = _reaper(folder) if order.mps or order.runtime is not None else None
-        become_subreaper()
+        processes.become_subreaper()
         supervisor = Supervisor(folder, order, has_reaper=reaper is not None)
     except OSError as error:  # Our own folder's disk is full, say. Nothing of the job's has run.
         say(f"{error.strerror or error}: {error.filename or folder}")
-        return CANNOT_BEGIN
+        return ipc.CANNOT_BEGIN
     supervisor.run()
     return 0
 
@@ -541,7 +478,7 @@ def main(arguments: list[str]) -> int:
 def _reaper(folder: Path) -> int | None:
     """What keeps it waiting as long as it is open. Without one the processes die with us."""
     try:
-        return leave_to_reaper(folder)
+        return processes.leave_to_reaper(folder)
     except OSError as error:
         say(f"no reaper: {error}")
         return None

@@ -18,24 +18,15 @@ from typing import IO, Any, Final, cast
 import torch
 
 from cotenant.checkpoint.ownership import is_scripts_own
+from cotenant.checkpoint.picture import kinds
 from cotenant.checkpoint.picture.atoms import ATOMS
-from cotenant.checkpoint.picture.kinds import (
-    Attributes,
-    Kind,
-    KnownByClass,
-    ListedKind,
-    NamedKind,
-    Reached,
-    attributes,
-    is_mark,
-)
 from cotenant.checkpoint.training import rng
 
 POINTER_BYTES: Final = 8
 OPAQUE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-class ObjectKind(Kind):
+class ObjectKind(kinds.Kind):
     """What has nothing but a class and attributes; what is opaque has no attributes."""
 
     def read(self, value: Any) -> Any:
@@ -53,13 +44,13 @@ class ObjectKind(Kind):
             with contextlib.suppress(TypeError):
                 object.__setattr__(value, "__class__", before)
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
-        yield from attributes(value)
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
+        yield from kinds.attributes(value)
         if is_scripts_own(type(value).__module__):
             yield f" class {type(value).__qualname__}", type(value)
 
 
-@KnownByClass
+@kinds.KnownByClass
 def is_pure(kind: Any) -> bool:
     """Whether the instances of a class are made of attributes alone, and of nothing that C keeps."""
     if any(type(base.__dict__.get("__del__")) is types.FunctionType for base in kind.__mro__):
@@ -112,7 +103,7 @@ class _Pickler(pickle.Pickler):
         return None if each is self.own or type(each) in ATOMS else self.path_of(each)
 
 
-class CellKind(ListedKind):
+class CellKind(kinds.ListedKind):
     """The place of a variable that functions share; empty until it is set."""
 
     def __init__(self) -> None:
@@ -137,7 +128,7 @@ class CellKind(ListedKind):
             del value.cell_contents
 
 
-class FunctionKind(NamedKind):
+class FunctionKind(kinds.NamedKind):
     """A function of the script with its code and defaults; of others what their closures hold."""
 
     _NAMES: Final = ("__code__", "__defaults__", "__kwdefaults__")
@@ -146,12 +137,12 @@ class FunctionKind(NamedKind):
         names = self._NAMES if is_scripts_own(value.__module__ or "") else ()
         return list(names), [getattr(value, name) for name in names]
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
             yield f"<{name}>", cell
         yield from super().parts(value, state)
-        if is_scripts_own(value.__module__ or "") or not all(map(is_mark, value.__dict__)):
-            yield "", Attributes(value.__dict__)
+        if is_scripts_own(value.__module__ or "") or not all(map(kinds.is_mark, value.__dict__)):
+            yield "", kinds.Attributes(value.__dict__)
 
     def assign(self, value: Any, key: Any, each: Any) -> None:
         setattr(value, key, each)
@@ -160,7 +151,7 @@ class FunctionKind(NamedKind):
         return getattr(value, place)
 
 
-class ClassKind(NamedKind):
+class ClassKind(kinds.NamedKind):
     """The attributes of a class of the script."""
 
     _LEFT_OUT: Final = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"))
@@ -171,7 +162,7 @@ class ClassKind(NamedKind):
         names = [name for name in vars(value) if name not in self._LEFT_OUT]
         return names, [vars(value)[name] for name in names]
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         yield from super().parts(value, state)
         for base in value.__bases__:
             if is_scripts_own(base.__module__):
@@ -187,27 +178,27 @@ class ClassKind(NamedKind):
         return vars(value).get(place)
 
 
-class MadeKind(Kind):
+class MadeKind(kinds.Kind):
     """Methods, partials, properties and the like: what they are made of never changes."""
 
     _NAMES: Final = ("__self__", "__func__", "func", "args", "keywords", "fget", "fset")
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         for name in self._NAMES:
             member: Any = getattr(type(value), name, None)
             if type(member) in (types.MemberDescriptorType, types.GetSetDescriptorType):
                 yield f".{name}", member.__get__(value)
-        yield from attributes(value)
+        yield from kinds.attributes(value)
 
 
-class ViewKind(Kind):
+class ViewKind(kinds.Kind):
     """What shows another object, and has nothing of its own."""
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         return (("", each) for each in gc.get_referents(value))
 
 
-class GeneratorKind(Kind):
+class GeneratorKind(kinds.Kind):
     """A generator of random numbers."""
 
     def read(self, value: Any) -> Any:
@@ -228,17 +219,17 @@ class GeneratorKind(Kind):
             )
 
 
-class CacheKind(Kind):
+class CacheKind(kinds.Kind):
     """`functools.lru_cache`: what it keeps cannot be seen, only that it has changed."""
 
     def read(self, value: Any) -> Any:
         return tuple(value.cache_info())
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         return ((".__wrapped__", value.__wrapped__),)
 
 
-class IterationKind(Kind):
+class IterationKind(kinds.Kind):
     """A builtin iterator, half way: how many items are left, and what it goes over."""
 
     def read(self, value: Any) -> Any:
@@ -250,11 +241,11 @@ class IterationKind(Kind):
                 left = inner.__length_hint__() if type(inner) in _ITERATORS else -1
         return left, text
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         return ((f"<{number}>", each) for number, each in enumerate(gc.get_referents(value)))
 
 
-class BatchesKind(Kind):
+class BatchesKind(kinds.Kind):
     """What gives the batches of a loader: how many it has given, and of which data."""
 
     def read(self, value: Any) -> Any:
@@ -263,7 +254,7 @@ class BatchesKind(Kind):
     def digest(self, state: Any, name_of: Callable[[Any], str]) -> int:
         return int(state)
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         return (("._dataset", value._dataset),)
 
 
@@ -271,7 +262,7 @@ NOT_BEGUN: Final = -2
 """In the place where a generator stands: it was asked for nothing yet."""
 
 
-class CoroutineKind(Kind):
+class CoroutineKind(kinds.Kind):
     """A Python generator, half way: where it stands, and its variables."""
 
     def read(self, value: Any) -> Any:
@@ -279,7 +270,7 @@ class CoroutineKind(Kind):
             return -1
         return value.gi_frame.f_lasti if value.gi_suspended or value.gi_running else NOT_BEGUN
 
-    def parts(self, value: Any, state: Any) -> Iterable[Reached]:
+    def parts(self, value: Any, state: Any) -> Iterable[kinds.Reached]:
         if value.gi_frame is not None and not value.gi_running:
             for name, each in value.gi_frame.f_locals.items():
                 yield f"<{name}>", each
@@ -310,7 +301,7 @@ _MADE: Final = (
 OBJECT: Final = ObjectKind()
 OPAQUE: Final = OpaqueKind()
 DRAWS: Final = GeneratorKind()
-OBJECTS: Final[tuple[tuple[Any, Kind], ...]] = (
+OBJECTS: Final[tuple[tuple[Any, kinds.Kind], ...]] = (
     (types.FunctionType, FunctionKind(form=".{}")),
     (types.CellType, CellKind()),
     (types.GeneratorType, CoroutineKind()),

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
+from cotenant.checkpoint import rerun
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.facts import cuda_notes, unequal_facts
 from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor, write_line
@@ -32,17 +33,6 @@ from cotenant.checkpoint.picture.kinds import release_variables
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
 from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.rerun import (
-    BEGAN,
-    CALLS,
-    FOLDERS,
-    LOOPS,
-    SEEDS,
-    SOURCES,
-    WRITTEN,
-    edited_since,
-    number_of,
-)
 from cotenant.checkpoint.resuming import LoadedCheckpoint
 from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
@@ -133,7 +123,7 @@ class ScriptRank(JobRank):
         self._has_looked = False
         """The interpreter keeps what its variables were at the end of the last turn."""
         files = {names_of(name).get("__file__") for name in own_modules()}
-        self._sources = {os.path.abspath(file): number_of(file) for file in files if file}
+        self._sources = {os.path.abspath(file): rerun.number_of(file) for file in files if file}
         SAVING.when_off.append(self._fail)
         MainOptimizer.let_go = staticmethod(self._let_go)
 
@@ -167,7 +157,8 @@ class ScriptRank(JobRank):
         """Everything is back where it was, and was compared."""
         differences = unequal_facts(loaded.manifest.facts, self._facts())
         differences += [
-            f"{each} was edited" for each in edited_since(loaded.manifest.facts.get(SOURCES) or {})
+            f"{each} was edited"
+            for each in rerun.edited_since(loaded.manifest.facts.get(rerun.SOURCES) or {})
         ]
         differences += cuda_notes() if self._script.on_cuda else []
         self._take_over(loaded, differences)
@@ -390,10 +381,14 @@ class ScriptRank(JobRank):
     def _facts(self) -> dict[str, Any]:
         files = self._watched.files
         began = self._watched.look.began
-        places = {BEGAN: began[-1:], LOOPS: self._loops, CALLS: [*began, *self._way]}
+        places = {rerun.BEGAN: began[-1:], rerun.LOOPS: self._loops, rerun.CALLS: [*began, *self._way]}
         paths = {word: [[call.file, call.line] for call in calls] for word, calls in places.items()}
-        told = {FOLDERS: sorted(files.made), WRITTEN: sorted(files.written), SEEDS: seeds_used()}
-        told[SOURCES] = self._sources
+        told = {
+            rerun.FOLDERS: sorted(files.made),
+            rerun.WRITTEN: sorted(files.written),
+            rerun.SEEDS: seeds_used(),
+        }
+        told[rerun.SOURCES] = self._sources
         return {**super()._facts(), **told, **paths}
 
     # The proof: a few steps more than were saved, made by this process and by the next one.

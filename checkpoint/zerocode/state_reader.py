@@ -21,27 +21,10 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.picture import Picture, generator_roots, kind_of
+from cotenant.checkpoint.picture import Picture, generator_roots, kind_of, kinds, objects
 from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState, array_of
 from cotenant.checkpoint.picture.atoms import PLAIN
-from cotenant.checkpoint.picture.kinds import (
-    Attributes,
-    EnvironmentKind,
-    FrameVariables,
-    ListedKind,
-    NamedKind,
-    SlotsOf,
-    VariablesKind,
-    attributes,
-)
 from cotenant.checkpoint.picture.nodes import Node
-from cotenant.checkpoint.picture.objects import (
-    BatchesKind,
-    CoroutineKind,
-    GeneratorKind,
-    IterationKind,
-    ObjectKind,
-)
 from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
 from cotenant.checkpoint.zerocode.references import (
     AT,
@@ -86,13 +69,13 @@ class StateReader:
         """What each process has of its own stays what it is now, whatever is put back before the rest."""
         for path, content in self._tree["changed"]:
             node = self._find(path)
-            if node is not None and isinstance(node.kind, (NamedKind, ListedKind)):
+            if node is not None and isinstance(node.kind, (kinds.NamedKind, kinds.ListedKind)):
                 self._live[path] = node.kind.read(node.value)
-                if isinstance(node.kind, NamedKind):
+                if isinstance(node.kind, kinds.NamedKind):
                     present = {key: each for key, each in zip(*self._live[path]) if type(key) in PLAIN}
                     self._keep_generators(content, present)
         for path, frame in frames.items():
-            variables = FrameVariables(frame).variables
+            variables = kinds.FrameVariables(frame).variables
             self._live[path] = list(variables), list(variables.values())
 
     def _keep_generators(self, content: Any, present: dict[Any, Any]) -> None:
@@ -117,7 +100,7 @@ class StateReader:
             if node is None or node.value is None:
                 missing.append(path)
                 continue
-            if isinstance(node.kind, (GeneratorKind, CoroutineKind)):
+            if isinstance(node.kind, (objects.GeneratorKind, objects.CoroutineKind)):
                 draws.append((node, content))  # The last: what is made again may draw.
                 continue
             self._fill(node.kind, node.value, content, self._live.get(path))
@@ -128,7 +111,7 @@ class StateReader:
                 state = self._state(node.kind, content, present)
                 if not node.kind.is_same(state, present):
                     node.kind.put_back(node.value, state)
-        for node, content in sorted(draws, key=lambda each: isinstance(each[0].kind, GeneratorKind)):
+        for node, content in sorted(draws, key=lambda each: isinstance(each[0].kind, objects.GeneratorKind)):
             self._fill(node.kind, node.value, content)
         for path, content in self._tree.get("late", ()):  # Of what was imported in the loop.
             if path.startswith("numpy"):
@@ -137,7 +120,7 @@ class StateReader:
                 torch.cuda.init()  # type: ignore[no-untyped-call]
             _GENERATOR.put_back(self.generator_at(path), tuple(content))
         for number, made in self._made.items():  # They were made once, and have drawn since.
-            if isinstance(kind_of(type(made)), GeneratorKind):
+            if isinstance(kind_of(type(made)), objects.GeneratorKind):
                 _GENERATOR.put_back(made, tuple(self._tree["made"][number][2]))
         return missing
 
@@ -192,21 +175,21 @@ class StateReader:
         for path, content in self._tree["frames"]:
             if path in frames:
                 state = self._state(_VARIABLES, content, self._live[path])
-                FrameVariables(frames[path]).bind(dict(zip(*state)))
+                kinds.FrameVariables(frames[path]).bind(dict(zip(*state)))
         return [path for path, _ in self._tree["frames"] if path not in frames]
 
     def _fill(self, kind: Any, value: Any, content: Any, live: Any = None) -> None:
-        if isinstance(kind, EnvironmentKind):
+        if isinstance(kind, kinds.EnvironmentKind):
             for key, each in zip(*content):
                 value[key] = each
             return
-        if isinstance(kind, CoroutineKind):
+        if isinstance(kind, objects.CoroutineKind):
             self._passes.lead_generator(value, content, self)
             return
-        if isinstance(kind, IterationKind):
+        if isinstance(kind, objects.IterationKind):
             _set_iterator(value, *content)
             return
-        if isinstance(kind, BatchesKind):
+        if isinstance(kind, objects.BatchesKind):
             self._passes.go_on(value, WrittenPass(*content), self)
             return
         kind.put_back(value, self._state(kind, content, kind.read(value) if live is None else live))
@@ -219,11 +202,11 @@ class StateReader:
             return TensorState(0, -1, form, self._resolve(grad), tuple(map(self._resolve, hooks)), tensor)
         if kind is ARRAY and len(content) == 3 and isinstance(content[2], bytes):
             return ArrayState((content[1], tuple(content[0])), 0, content[2])
-        if isinstance(kind, GeneratorKind):
+        if isinstance(kind, objects.GeneratorKind):
             return tuple(content)
-        if isinstance(kind, ObjectKind):
+        if isinstance(kind, objects.ObjectKind):
             return self._resolve(content)
-        if isinstance(kind, NamedKind):
+        if isinstance(kind, kinds.NamedKind):
             keys, values = list(map(_interned, self._resolve_all(content[0], ()))), content[1]
             there = dict(zip(map(_hashed, present[0]), present[1]))
             return keys, self._resolve_all(values, [there.get(_hashed(key)) for key in keys])
@@ -351,13 +334,15 @@ class StateReader:
                 continue
             keys, values = ([self._resolve(each) for each in part] for part in names)
             place = next(
-                each for _, each in attributes(made) if (type(each) is SlotsOf) == (where == "slots")
+                each
+                for _, each in kinds.attributes(made)
+                if (type(each) is kinds.SlotsOf) == (where == "slots")
             )
             _place_attributes(place, dict(zip(keys, values)))
 
 
-_GENERATOR: Final = GeneratorKind()
-_VARIABLES: Final = VariablesKind(form="{}")
+_GENERATOR: Final = objects.GeneratorKind()
+_VARIABLES: Final = kinds.VariablesKind(form="{}")
 
 
 def _set_iterator(iterator: Any, place: int | None = None) -> None:
@@ -402,7 +387,7 @@ def _new_object(of: type, extra: Any) -> Any:
 
 
 def _place_attributes(place: Any, names: dict[str, Any]) -> None:
-    if isinstance(place, Attributes):
+    if isinstance(place, kinds.Attributes):
         if names:
             place.entries_to_change.update(names)
         return

@@ -24,46 +24,13 @@ from typing import Any, Final
 import torch
 
 from cotenant.checkpoint.ownership import is_scripts_own
-from cotenant.checkpoint.picture import Picture, kind_of
+from cotenant.checkpoint.picture import Picture, kind_of, kinds, objects
 from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState, text_of
 from cotenant.checkpoint.picture.atoms import PLAIN
-from cotenant.checkpoint.picture.kinds import (
-    Attributes,
-    EnvironmentKind,
-    FrameVariables,
-    ListedKind,
-    NamedKind,
-    SlotsOf,
-    attributes,
-)
 from cotenant.checkpoint.picture.nodes import Node
-from cotenant.checkpoint.picture.objects import (
-    NOT_BEGUN,
-    OPAQUE,
-    BatchesKind,
-    CacheKind,
-    CellKind,
-    ClassKind,
-    CoroutineKind,
-    FunctionKind,
-    GeneratorKind,
-    IterationKind,
-    MadeKind,
-    ObjectKind,
-    is_pure,
-)
 from cotenant.checkpoint.picture.settings import SETTINGS, SettingsKind
+from cotenant.checkpoint.zerocode import references
 from cotenant.checkpoint.zerocode.passes import Passes
-from cotenant.checkpoint.zerocode.references import (
-    AT,
-    CALL,
-    COMPLEX,
-    CONSTANT,
-    MADE,
-    OWN,
-    TUPLE,
-    imported_name,
-)
 from cotenant.checkpoint.zerocode.refusals import NotResumable
 
 KEPT_MAX: Final = 200_000
@@ -77,8 +44,8 @@ _CLOSED: Final[dict[Any, str]] = {
     io.BufferedRandom: "r+b",
 }
 """Types of files, and how one is opened."""
-_DEAD: Final = (CONSTANT, "dead")
-_CODE: Final = (EnvironmentKind, ClassKind, FunctionKind, SettingsKind)
+_DEAD: Final = (references.CONSTANT, "dead")
+_CODE: Final = (kinds.EnvironmentKind, objects.ClassKind, objects.FunctionKind, SettingsKind)
 _TRUSTED: Final = ("torch", "_csv")
 """Whose objects of C are no state of the training, or are read by a kind of their own."""
 _TRACED: Final = (torch._C.ScriptModule, torch._C.ScriptObject)
@@ -103,7 +70,7 @@ class StateWriter:
         self._made: dict[int, int] = {}
         self._entries: list[Any] = []
         self._storages: dict[int, Any] = {
-            _storage(node.value): (AT, node.key)
+            _storage(node.value): (references.AT, node.key)
             for node in before.nodes
             if node.kind is TENSOR and node.value is not None
         }
@@ -138,9 +105,9 @@ class StateWriter:
         for node in self._now.nodes:
             old = self.before.node_of(node.value)
             if old is None:
-                if type(node.value) is FrameVariables:
+                if type(node.value) is kinds.FrameVariables:
                     frames.append([node.path, self._content(node)])
-                elif node.parent is None and isinstance(node.kind, GeneratorKind):
+                elif node.parent is None and isinstance(node.kind, objects.GeneratorKind):
                     late.append([node.path, self._content(node)])
                 elif node.parent is None:
                     raise NotResumable(f"`{node.path.strip('.')}` was imported in the loop")
@@ -148,10 +115,12 @@ class StateWriter:
                     raise NotResumable(f"`{node.path}` got its first attributes in the loop")
                 continue
             if old.kind.is_same(old.state, node.state) and not _is_trained(node.value):
-                if node.kind is OPAQUE:
+                if node.kind is objects.OPAQUE:
                     self._look_into_opaque(node)
-                if isinstance(node.kind, (ListedKind, NamedKind)) and not isinstance(node.kind, _CODE):
-                    size = len(node.state if isinstance(node.kind, ListedKind) else node.state[0])
+                if isinstance(node.kind, (kinds.ListedKind, kinds.NamedKind)) and not isinstance(
+                    node.kind, _CODE
+                ):
+                    size = len(node.state if isinstance(node.kind, kinds.ListedKind) else node.state[0])
                     if size <= left:
                         left -= size
                         kept.append([old.key, self._content(node, old)])
@@ -183,35 +152,41 @@ class StateWriter:
         if kind is ARRAY and type(state) is not list:
             content = state.content if state.content is not None else node.value.tobytes()
             return [list(state.form[1]), state.form[0], content]
-        if isinstance(kind, GeneratorKind):
+        if isinstance(kind, objects.GeneratorKind):
             return _as_lists(state)
-        if isinstance(kind, CoroutineKind) and old is not None and old.state == NOT_BEGUN:
+        if isinstance(kind, objects.CoroutineKind) and old is not None and old.state == objects.NOT_BEGUN:
             written = self._passes.write_generator(node.value, self)
             if written is not None:
                 return written
-        if isinstance(kind, IterationKind) and old is not None and type(node.value) in _SET:
+        if isinstance(kind, objects.IterationKind) and old is not None and type(node.value) in _SET:
             for each in self._now.nodes:  # What goes over it has a place of its own, which nobody can set.
-                if isinstance(each.kind, IterationKind) and node.value in gc.get_referents(each.value):
+                if isinstance(each.kind, objects.IterationKind) and node.value in gc.get_referents(
+                    each.value
+                ):
                     raise NotResumable(f"`{each.path}` {_why_not(each)}")
             return list(node.value.__reduce__()[2:])
-        if isinstance(kind, BatchesKind):
+        if isinstance(kind, objects.BatchesKind):
             begun = self._passes.find(node.value)
             if begun is None:
                 raise NotResumable(f"`{node.path}` gives batches of a loader, and nobody saw it begin")
             return list(begun.write(self))
-        if isinstance(kind, ObjectKind) and old is not None:
+        if isinstance(kind, objects.ObjectKind) and old is not None:
             return self._refer(state, node)
-        if isinstance(kind, EnvironmentKind) and old is not None:
+        if isinstance(kind, kinds.EnvironmentKind) and old is not None:
             names = dict(zip(*old.state))
             return [
                 [k for k, v in zip(*state) if names.get(k) != v],
                 [v for k, v in zip(*state) if names.get(k) != v],
             ]
-        if isinstance(kind, (FunctionKind, ClassKind, NamedKind)):
-            if isinstance(kind, FunctionKind) and old is not None and state[1][:1] != old.state[1][:1]:
+        if isinstance(kind, (objects.FunctionKind, objects.ClassKind, kinds.NamedKind)):
+            if (
+                isinstance(kind, objects.FunctionKind)
+                and old is not None
+                and state[1][:1] != old.state[1][:1]
+            ):
                 raise NotResumable(f"{node.path} got other code")
             return [[self._refer(each, node) for each in part] for part in state]
-        if isinstance(kind, ListedKind) or kind is ARRAY:
+        if isinstance(kind, kinds.ListedKind) or kind is ARRAY:
             return [self._refer(each, node) for each in state]
         raise NotResumable(f"`{node.path}` {_why_not(node)}")
 
@@ -233,64 +208,80 @@ class StateWriter:
         """A reference to an object, as a plain value."""
         kind = type(value)
         if kind is complex:
-            return (COMPLEX, value.real, value.imag)
+            return (references.COMPLEX, value.real, value.imag)
         if kind in PLAIN:
             owner = self._now.node_at(value)
-            return value if owner is None else (CALL, "builtins:id", [self._refer(owner.value, holder)])
+            return (
+                value
+                if owner is None
+                else (references.CALL, "builtins:id", [self._refer(owner.value, holder)])
+            )
         if id(value) in self._left:
-            return (OWN,)
+            return (references.OWN,)
         old = self.before.node_of(value)
         if old is not None:
-            return (AT, old.key)
+            return (references.AT, old.key)
         if kind is tuple and self._now.node_of(value) is None:  # Of atoms.
-            return (TUPLE, [self._refer(each, holder) for each in value])
+            return (references.TUPLE, [self._refer(each, holder) for each in value])
         if kind_of(kind) is None:
             return self._constant(value, holder)
         if issubclass(type(value), (type, types.FunctionType, types.BuiltinFunctionType)):
-            name = imported_name(value)
+            name = references.imported_name(value)
             if name:
-                return (CONSTANT, "name", name)
-        return (MADE, self._make(value, holder))
+                return (references.CONSTANT, "name", name)
+        return (references.MADE, self._make(value, holder))
 
     def _constant(self, value: Any, holder: Node) -> Any:
         kind = type(value)
         if issubclass(type(value), torch.Size):
-            return (CONSTANT, "size", list(value))
+            return (references.CONSTANT, "size", list(value))
         if issubclass(type(value), (torch.dtype, torch.layout, torch.memory_format)):
-            return (CONSTANT, "name", str(value).replace("torch.", "torch:"))
+            return (references.CONSTANT, "name", str(value).replace("torch.", "torch:"))
         if issubclass(type(value), torch.device):
-            return (CONSTANT, "device", str(value))
+            return (references.CONSTANT, "device", str(value))
         if issubclass(type(value), types.ModuleType):
-            return (CONSTANT, "module", value.__name__)
+            return (references.CONSTANT, "module", value.__name__)
         if issubclass(type(value), (range, slice)):
             return (
-                CALL,
+                references.CALL,
                 f"builtins:{kind.__name__}",
                 [self._refer(each, holder) for each in (value.start, value.stop, value.step)],
             )
         if issubclass(type(value), enum.Enum):
-            return (CALL, self._refer(kind, holder), [self._refer(value._value_, holder)])
+            return (references.CALL, self._refer(kind, holder), [self._refer(value._value_, holder)])
         if kind.__module__ == "numpy" and hasattr(value, "dtype"):
-            return (CONSTANT, "numpy", text_of(value.dtype), value.tobytes())
+            return (references.CONSTANT, "numpy", text_of(value.dtype), value.tobytes())
         if value is Ellipsis or value is NotImplemented:
-            return (CONSTANT, "name", f"builtins:{value!r}")
+            return (references.CONSTANT, "name", f"builtins:{value!r}")
         if kind.__module__.partition(".")[0] in _REDUCED:
             reduce: Any = copyreg.dispatch_table.get(kind, kind.__reduce__)
             function, arguments = reduce(value)[:2]
-            return (CALL, imported_name(function), [self._refer(each, holder) for each in arguments])
+            return (
+                references.CALL,
+                references.imported_name(function),
+                [self._refer(each, holder) for each in arguments],
+            )
         if issubclass(type(value), weakref.ref):
-            return (CALL, "weakref:ref", [self._refer(value(), holder)]) if value() is not None else _DEAD
+            return (
+                (references.CALL, "weakref:ref", [self._refer(value(), holder)])
+                if value() is not None
+                else _DEAD
+            )
         if issubclass(type(value), io.IOBase) and getattr(value, "closed", False) and kind in _CLOSED:
-            return (CONSTANT, "closed", _CLOSED[kind])
+            return (references.CONSTANT, "closed", _CLOSED[kind])
         if isinstance(value, logging.Logger) and logging.Logger.manager.loggerDict.get(value.name) is value:
-            return (CALL, "logging:getLogger", [value.name])
+            return (references.CALL, "logging:getLogger", [value.name])
         if issubclass(type(value), BaseException) and not vars(value):
-            return (CALL, self._refer(kind, holder), [self._refer(each, holder) for each in value.args])
+            return (
+                references.CALL,
+                self._refer(kind, holder),
+                [self._refer(each, holder) for each in value.args],
+            )
         is_shown = kind.__module__.partition(".")[0] in _SHOWN
         is_beside = not self._is_shared(value) and (is_shown or id(value) in self._constants)
-        is_there = self.before.node_of(holder.value) is not None or type(holder.value) is FrameVariables
+        is_there = self.before.node_of(holder.value) is not None or type(holder.value) is kinds.FrameVariables
         if is_there and (is_beside or _owner_is_packages(holder)):
-            return (OWN,)  # It shows where a loop is, or was there: the new process makes its own.
+            return (references.OWN,)  # It shows where a loop is, or was there: the new process makes its own.
         words = f"is a {kind.__module__}.{kind.__qualname__}, which cannot be written"
         raise NotResumable(f"`{_path_in(holder, value)}` {words}")
 
@@ -330,9 +321,9 @@ class StateWriter:
         made: Any = type(value)
         if kind is ARRAY:
             return ["array", type(own.state) is list, self._content(own)]
-        if isinstance(kind, GeneratorKind):
-            return ["generator", imported_name(made), self._content(own)]
-        if isinstance(kind, BatchesKind):
+        if isinstance(kind, objects.GeneratorKind):
+            return ["generator", references.imported_name(made), self._content(own)]
+        if isinstance(kind, objects.BatchesKind):
             content = self._content(own)
             loader = self._passes.find(value).loader  # type: ignore[union-attr]
             if loader is None:
@@ -355,13 +346,22 @@ class StateWriter:
             parts = (value.func, value.args, value.keywords)
             return ["partial", None, [self._refer(each, own) for each in parts]]
         if isinstance(
-            kind, (CacheKind, CellKind, ClassKind, CoroutineKind, FunctionKind, IterationKind, MadeKind)
+            kind,
+            (
+                objects.CacheKind,
+                objects.CellKind,
+                objects.ClassKind,
+                objects.CoroutineKind,
+                objects.FunctionKind,
+                objects.IterationKind,
+                objects.MadeKind,
+            ),
         ):
             raise NotResumable(f"`{own.path}` {_why_not(own)}")
-        if isinstance(kind, ObjectKind) and not is_pure(made):
+        if isinstance(kind, objects.ObjectKind) and not objects.is_pure(made):
             raise NotResumable(f"`{own.path}` {_why_not(own)}")
-        content = None if isinstance(kind, ObjectKind) else self._content(own)
-        inside = [self._attributes(value, each) for _, each in attributes(value)]
+        content = None if isinstance(kind, objects.ObjectKind) else self._content(own)
+        inside = [self._attributes(value, each) for _, each in kinds.attributes(value)]
         extra = None
         if issubclass(type(value), collections.deque):
             extra = value.maxlen
@@ -374,12 +374,12 @@ class StateWriter:
         value, at = own.value, _storage(own.value)
         base = self._storages.get(at) if at else None
         if base is None and at and value.untyped_storage().nbytes() != value.numel() * value.element_size():
-            self._storages[at] = base = (MADE, len(self._entries))
+            self._storages[at] = base = (references.MADE, len(self._entries))
             memory = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
             self._entries.append(["tensor", [None, [], False], [memory, False, None, [None, None]]])
         content = self._tensor(own)
         if base is None:
-            self._storages[at] = (MADE, self._made[id(value)])
+            self._storages[at] = (references.MADE, self._made[id(value)])
             return ["tensor", self._made_as(own), content]
         form = [str(value.dtype).replace("torch.", "torch:"), list(value.shape), list(value.stride())]
         return [
@@ -391,7 +391,9 @@ class StateWriter:
     def _made_as(self, own: Node) -> list[Any]:
         """The class of a tensor, and its attributes."""
         value, made = own.value, type(own.value)
-        inside = [each for each in (self._attributes(value, place) for _, place in attributes(value)) if each]
+        inside = [
+            each for each in (self._attributes(value, place) for _, place in kinds.attributes(value)) if each
+        ]
         is_plain = made in (torch.Tensor, torch.nn.Parameter)
         is_parameter = issubclass(made, torch.nn.Parameter)
         return [None if is_plain else self._refer(made, own), inside, is_parameter]
@@ -401,13 +403,13 @@ class StateWriter:
         if node is None:
             return None
         owner = None if node.parent is None else node.parent.value
-        if type(place) is Attributes and owner is not of:  # Two objects have one `__dict__`.
+        if type(place) is kinds.Attributes and owner is not of:  # Two objects have one `__dict__`.
             return ["shared", self._refer(owner, node)]
-        return ["slots" if type(place) is SlotsOf else "attributes", self._content(node)]
+        return ["slots" if type(place) is kinds.SlotsOf else "attributes", self._content(node)]
 
     def _look_into_opaque(self, node: Node) -> None:
         """What C keeps may have changed, and only pickling tells."""
-        told = OPAQUE.tell(node.value, self._now.path_of)
+        told = objects.OPAQUE.tell(node.value, self._now.path_of)
         before = self._opaque.setdefault(node.path, told)
         if told is not None and told != before:
             raise NotResumable(f"`{node.path}` has changed, and {_why_not(node)}")
@@ -424,17 +426,17 @@ def _is_packages(node: Node) -> bool:
 def _path_in(holder: Node, value: Any) -> str:
     """The path of something that an object holds."""
     step = ""
-    if isinstance(holder.kind, NamedKind):
+    if isinstance(holder.kind, kinds.NamedKind):
         found = (key for key, each in zip(*holder.state) if each is value and type(key) in PLAIN)
         step = next((holder.kind.step(holder.value, key) for key in found), "")
     return holder.path_to(step)
 
 
 def _values_in(node: Node) -> Iterable[Any]:
-    if isinstance(node.kind, NamedKind):
+    if isinstance(node.kind, kinds.NamedKind):
         values: Iterable[Any] = node.state[1]
         return values
-    return node.state if isinstance(node.kind, ListedKind) else ()
+    return node.state if isinstance(node.kind, kinds.ListedKind) else ()
 
 
 def _owner_is_packages(holder: Node) -> bool:
@@ -442,20 +444,20 @@ def _owner_is_packages(holder: Node) -> bool:
     owner = holder.parent.value if holder.kind.is_part and holder.parent is not None else holder.value
     made = type(owner)
     return made.__module__ not in ("builtins", "collections") and not (
-        is_scripts_own(made.__module__) or holder.parent is None or made is FrameVariables
+        is_scripts_own(made.__module__) or holder.parent is None or made is kinds.FrameVariables
     )
 
 
 def _why_not(node: Node) -> str:
     """Why what an object holds cannot be written, in words that follow its path."""
     name = type(node.value).__name__
-    if isinstance(node.kind, (IterationKind, CoroutineKind)):
+    if isinstance(node.kind, (objects.IterationKind, objects.CoroutineKind)):
         return f"is a {name} half way, which a new process cannot make"
-    if isinstance(node.kind, CacheKind):
+    if isinstance(node.kind, objects.CacheKind):
         return "is a cache whose content nobody can see, and it was used in the loop"
-    if isinstance(node.kind, (FunctionKind, CellKind)):
+    if isinstance(node.kind, (objects.FunctionKind, objects.CellKind)):
         return "is a function that was made in the loop"
-    if isinstance(node.kind, ClassKind):
+    if isinstance(node.kind, objects.ClassKind):
         return "is a class that was made in the loop"
     return f"is a {type(node.value).__module__}.{name}, into which nobody can look"
 

@@ -12,24 +12,11 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from cotenant.controller import domain
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Accepted, Denied, accept
 from cotenant.controller.api.trees import TreeRequests
 from cotenant.controller.api.views import ago, said_of
-from cotenant.controller.domain import (
-    ENDED,
-    USER_BYTES_MAX,
-    Allocations,
-    HostReport,
-    Job,
-    JobId,
-    JobSpec,
-    Phase,
-    Reason,
-    held_bytes,
-    render,
-    render_whole,
-)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.executors.allocating import could_be_asked
@@ -58,11 +45,11 @@ class UserLoad(NamedTuple):
 class TellsOwners(Protocol):
     """Tells the owners of jobs what becomes of them (`notices.Notifier`)."""
 
-    def check(self, spec: JobSpec, secrets: Mapping[str, str]) -> str:
+    def check(self, spec: domain.JobSpec, secrets: Mapping[str, str]) -> str:
         """Checks that somebody can be told of a job; returns what speaks against it at present. Raises
         Denied."""
 
-    def describe(self, job: Job) -> str:
+    def describe(self, job: domain.Job) -> str:
         """Of what a job's owner is told, and what became of it; empty: of nothing."""
 
 
@@ -78,7 +65,7 @@ class Arrivals:
         core: Core,
         secrets: Secrets,
         tells: TellsOwners | None,
-        user_bytes_max: int = USER_BYTES_MAX,
+        user_bytes_max: int = domain.USER_BYTES_MAX,
         trees: TreeRequests | None = None,
     ) -> None:
         """Takes submissions. `trees`: the trees that jobs may run in."""
@@ -86,7 +73,7 @@ class Arrivals:
         self._user_bytes_max = user_bytes_max
         self._core = core
         self._secrets = secrets
-        self._fresh: dict[SubmissionKey, tuple[JobId, ...]] = {}
+        self._fresh: dict[SubmissionKey, tuple[domain.JobId, ...]] = {}
         """Submissions that are not durable yet."""
         self._held: dict[str, UserLoad] = {}
         """By user: what their jobs take."""
@@ -140,16 +127,16 @@ class Arrivals:
             request_id=request_id, job_ids=job_ids, notes=(*notes, *promise), promised_at=promised_at
         )
 
-    def _promised_at(self, specs: Sequence[JobSpec]) -> str | None:
+    def _promised_at(self, specs: Sequence[domain.JobSpec]) -> str | None:
         ends = [spec.promised_s for spec in specs if spec.promised_s is not None]
         return Now(self._core.clock.now_s(), self._core.clock.wall()).utc(max(ends)) if ends else None
 
-    def _submitted_before(self, key: SubmissionKey) -> tuple[JobId, ...] | None:
+    def _submitted_before(self, key: SubmissionKey) -> tuple[domain.JobId, ...] | None:
         if not key[1]:
             return None
         return self._fresh.get(key) or self._core.journal.submission(*key)
 
-    def _remember(self, key: SubmissionKey, job_ids: tuple[JobId, ...]) -> None:
+    def _remember(self, key: SubmissionKey, job_ids: tuple[domain.JobId, ...]) -> None:
         """Until it is durable, a repeat finds it here; afterwards in the journal."""
         self._fresh[key] = job_ids
 
@@ -158,18 +145,18 @@ class Arrivals:
 
         self._core.run_after_commit(forget)
 
-    def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
+    def _check_memory(self, who: Identity, specs: Sequence[domain.JobSpec]) -> None:
         """Checks that one key's jobs do not take all of the controller's memory."""
         if who.role != "user":
             return
-        now_s, size = self._core.clock.now_s(), sum(map(held_bytes, specs))
+        now_s, size = self._core.clock.now_s(), sum(map(domain.held_bytes, specs))
         held = self._held.get(who.name)
         if held is None or (
             held.at_most + size > self._user_bytes_max and now_s - held.counted_s >= COUNT_EVERY_S
         ):
             jobs = self._core.state.engine.jobs.values()
-            mine = (job.spec for job in jobs if job.spec.user == who.name and job.phase not in ENDED)
-            held = UserLoad(sum(map(held_bytes, mine)), now_s)
+            mine = (job.spec for job in jobs if job.spec.user == who.name and job.phase not in domain.ENDED)
+            held = UserLoad(sum(map(domain.held_bytes, mine)), now_s)
         if held.at_most + size > self._user_bytes_max:
             self._held[who.name] = held
             raise Denied(
@@ -189,18 +176,18 @@ class Arrivals:
                 "refused", f"no new jobs: the disk of {journal.place} is nearly full", "make room there"
             )
 
-    def _first_reason(self, job_ids: tuple[JobId, ...]) -> tuple[str, ...]:
+    def _first_reason(self, job_ids: tuple[domain.JobId, ...]) -> tuple[str, ...]:
         """Why a single new job does not start at once, if it does not."""
         engine = self._core.state.engine
         job = engine.jobs[job_ids[0]]
-        if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
+        if len(job_ids) > 1 or job.phase in (domain.Phase.LOADING, domain.Phase.RUNNING):
             return ()
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         reason = engine.explaining(now.now_s).reason_now(job)
         return (said_of(job, reason, now, whole=True).text,)
 
 
-def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
+def unheld_memory(engine: Engine, specs: Sequence[domain.JobSpec]) -> tuple[str, ...]:
     """A note where device memory was asked for and all devices are CPU slots."""
     if specs[0].memory_mib is None:
         return ()
@@ -227,7 +214,7 @@ def check_submission(core: Core, request: wire.Submit, who: Identity) -> Accepte
     return msgspec.structs.replace(accepted, specs=tuple(specs))
 
 
-def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations) -> None:
+def check_fit(engine: Engine, specs: Sequence[domain.JobSpec], allocations: domain.Allocations) -> None:
     """Every kind of job in it must be able to start on the hosts there are, or may be asked for, one day.
 
     Raises:
@@ -245,11 +232,13 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations
         if reason is not None and not could_be_asked(allocations, spec):
             reports = [host.report for host in engine.hosts.values()]
             raise Denied(
-                "never-fits", f"it can never run here: {render_whole(reason)}", _what_to_do(reason, reports)
+                "never-fits",
+                f"it can never run here: {domain.render_whole(reason)}",
+                _what_to_do(reason, reports),
             )
 
 
-def check_priority(engine: Engine, who: Identity, specs: Sequence[JobSpec]) -> None:
+def check_priority(engine: Engine, who: Identity, specs: Sequence[domain.JobSpec]) -> None:
     """Checks the priority that the jobs ask for. Raises Denied: a user asks for more than users may."""
     highest = engine.config.limits.user_priority
     asked = max(spec.priority for spec in specs)
@@ -261,7 +250,7 @@ def check_priority(engine: Engine, who: Identity, specs: Sequence[JobSpec]) -> N
         )
 
 
-def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:
+def _what_to_do(reason: domain.Reason, reports: Sequence[domain.HostReport]) -> str:
     """Hosts that others cannot reach take no part in a job over several; no list of devices shows that."""
     lonely = [report.host_id for report in reports if report.address.startswith("127.")]
     devices = sum(len(report.devices) for report in reports)
@@ -282,8 +271,8 @@ def promise_notes(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
 
 
 def promising(
-    engine: Engine, asked: wire.PromiseAsked | None, specs: tuple[JobSpec, ...], now_s: float
-) -> tuple[tuple[JobSpec, ...], tuple[str, ...]]:
+    engine: Engine, asked: wire.PromiseAsked | None, specs: tuple[domain.JobSpec, ...], now_s: float
+) -> tuple[tuple[domain.JobSpec, ...], tuple[str, ...]]:
     """The jobs with the ends that they are promised; or without, and why. Raises: Denied: no such end can be
     promised.
     """
@@ -292,8 +281,11 @@ def promising(
     if asked is None:
         return specs, ()
     found = engine.promise_for(specs, now_s)
-    if isinstance(found, Reason):
-        why, hint = f"no end can be promised: {render(found)}", "submit it without, or with --if-possible"
+    if isinstance(found, domain.Reason):
+        why, hint = (
+            f"no end can be promised: {domain.render(found)}",
+            "submit it without, or with --if-possible",
+        )
     elif asked.within_s is None:
         return add_promised_ends(specs, found), ()
     elif max(found) <= now_s + asked.within_s:
@@ -307,7 +299,9 @@ def promising(
     raise Denied("refused", why, hint)
 
 
-def add_promised_ends(specs: tuple[JobSpec, ...], ends_s: Sequence[float]) -> tuple[JobSpec, ...]:
+def add_promised_ends(
+    specs: tuple[domain.JobSpec, ...], ends_s: Sequence[float]
+) -> tuple[domain.JobSpec, ...]:
     return tuple(
         msgspec.structs.replace(spec, promised_s=float(end_s))
         for spec, end_s in zip(specs, ends_s, strict=True)

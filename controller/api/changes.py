@@ -11,29 +11,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.api.permissions import (
-    jobs_named,
-    may_touch,
-    must_be_admin,
-    must_own,
-    policies_offered,
-)
+from cotenant.controller import domain
+from cotenant.controller.api import permissions
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain import (
-    CHANGEABLE,
-    ENDED,
-    INTERRUPT_S,
-    ON_DEVICES,
-    ChangeVerb,
-    Compute,
-    HostId,
-    HostState,
-    Job,
-    JobId,
-    Phase,
-    Wake,
-    render,
-)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import action_in_words
@@ -42,7 +22,7 @@ from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
-Make = Callable[[JobId, str], ev.AnyEvent]
+Make = Callable[[domain.JobId, str], ev.AnyEvent]
 PREVIEWED_MAX: Final = 1_000
 NAMED_MAX: Final = 20
 
@@ -55,7 +35,7 @@ EVENTS: Final[dict[str, Make]] = {
     "requeue": lambda job_id, by: ev.RequeueRequested(job_id=job_id, by=by),
 }
 
-NODE_EVENTS: Final[dict[str, Callable[[HostId, str], ev.AnyEvent]]] = {
+NODE_EVENTS: Final[dict[str, Callable[[domain.HostId, str], ev.AnyEvent]]] = {
     "drain": lambda host_id, by: ev.HostDrained(host_id=host_id, by=by),
     "resume": lambda host_id, by: ev.HostResumed(host_id=host_id, by=by),
     "lost": lambda host_id, by: ev.HostLost(host_id=host_id, by=by),
@@ -82,13 +62,13 @@ DONE: Final[dict[str, str]] = {
 TOO_OLD: Final = "job {} ended so long ago that only the journal knows it: submit it again"
 
 
-def why_not(verb: ChangeVerb, job: Job) -> str:
+def why_not(verb: domain.ChangeVerb, job: domain.Job) -> str:
     """Why the verb means nothing for this job now; empty if it does."""
-    if job.phase in ENDED and verb == "requeue":
+    if job.phase in domain.ENDED and verb == "requeue":
         return why_not_again(job)
-    if job.phase in ENDED:
+    if job.phase in domain.ENDED:
         return f"job {job.job_id} has already ended ({job.phase})"
-    if job.phase not in CHANGEABLE[verb]:
+    if job.phase not in domain.CHANGEABLE[verb]:
         return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
     if verb in ("preempt", "checkpoint") and not job.progress.resumable:
         silent = "it does not use cotenant.checkpoint, and could not be made resumable without"
@@ -100,15 +80,15 @@ def why_not(verb: ChangeVerb, job: Job) -> str:
     return ""
 
 
-def verbs_open(job: Job, who: Identity) -> tuple[ChangeVerb, ...]:
+def verbs_open(job: domain.Job, who: Identity) -> tuple[domain.ChangeVerb, ...]:
     """The changes that this user may ask for now, and that mean something."""
-    if not may_touch(who, job):
+    if not permissions.may_touch(who, job):
         return ()
-    offered = (verb for verb in CHANGEABLE if verb != "preempt" or who.role == "admin")
+    offered = (verb for verb in domain.CHANGEABLE if verb != "preempt" or who.role == "admin")
     return tuple(verb for verb in offered if not why_not(verb, job))
 
 
-def why_not_again(job: Job) -> str:
+def why_not_again(job: domain.Job) -> str:
     """Why a job that has ended cannot be queued again as itself; empty if it can."""
     if job.spec.profiling == "only":
         return f"job {job.job_id} was there for its profile: `cotenant profile` measures again"
@@ -118,13 +98,12 @@ def why_not_again(job: Job) -> str:
     return ""
 
 
-def describe_change(verb: str, job: Job, *, interrupt: bool = False) -> str:
+def describe_change(verb: str, job: domain.Job, *, interrupt: bool = False) -> str:
     """The change, described before it is made."""
-    if interrupt and job.phase in ON_DEVICES and job.phase is not Phase.STOPPING:
-        return (
-            f"sent Ctrl-C to job {job.job_id}; it has {INTERRUPT_S:.0f} s to end; press again to cancel now"
-        )
-    if verb != "requeue" or job.phase not in ENDED:
+    if interrupt and job.phase in domain.ON_DEVICES and job.phase is not domain.Phase.STOPPING:
+        left_s = f"{domain.INTERRUPT_S:.0f} s"
+        return f"sent Ctrl-C to job {job.job_id}; it has {left_s} to end; press again to cancel now"
+    if verb != "requeue" or job.phase not in domain.ENDED:
         return f"job {job.job_id} {DONE[verb]}"
     start = "from its beginning: there is no save"
     if job.durable_step:
@@ -132,12 +111,16 @@ def describe_change(verb: str, job: Job, *, interrupt: bool = False) -> str:
     return f"job {job.job_id} ({job.phase}) queues again as attempt {job.attempt.number + 1}, {start}"
 
 
-def left_behind(jobs: Sequence[Job], again: Sequence[JobId], who: Identity) -> list[str]:
+def left_behind(jobs: Sequence[domain.Job], again: Sequence[domain.JobId], who: Identity) -> list[str]:
     """The line about jobs that were cancelled because one of these had failed, or one that waited for it;
     none where there are none."""
-    children: dict[JobId, list[Job]] = {}
+    children: dict[domain.JobId, list[domain.Job]] = {}
     for job in jobs:
-        if job.phase is Phase.CANCELLED and job.reason.code == "after-failed" and may_touch(who, job):
+        if (
+            job.phase is domain.Phase.CANCELLED
+            and job.reason.code == "after-failed"
+            and permissions.may_touch(who, job)
+        ):
             for dependency in job.spec.after:
                 children.setdefault(dependency.job_id, []).append(job)
     found = dict.fromkeys(again)
@@ -164,11 +147,11 @@ class Changing:
     def jobs(self, request_id: int, request: wire.ChangeJobs, who: Identity) -> wire.Done:
         """All jobs named, or (if one is unknown or not theirs) none."""
         verb = request.verb
-        jobs, in_memory = jobs_named(self._core, request.job_ids), self._core.state.engine.jobs
+        jobs, in_memory = permissions.jobs_named(self._core, request.job_ids), self._core.state.engine.jobs
         if verb == "preempt":
-            must_be_admin(who, "preempt jobs")
+            permissions.must_be_admin(who, "preempt jobs")
         for job in jobs:
-            must_own(who, job, verb)
+            permissions.must_own(who, job, verb)
         lines: list[str] = []
         count = 0
         for job in jobs:
@@ -189,11 +172,11 @@ class Changing:
 
     def node(self, request_id: int, request: wire.ChangeNode, who: Identity) -> wire.Done:
         verb, host_id = request.verb, request.host_id
-        must_be_admin(who, f"{verb} hosts")
+        permissions.must_be_admin(who, f"{verb} hosts")
         host = self._core.state.engine.hosts.get(host_id)
         if host is None:
             raise Denied("not-found", f"no host {host_id}", "`cotenant nodes` lists them")
-        if verb == "lost" and host.state not in (HostState.SILENT, HostState.LOST):
+        if verb == "lost" and host.state not in (domain.HostState.SILENT, domain.HostState.LOST):
             raise Denied(
                 "refused",
                 f"host {host_id} answers (or did a moment ago): its jobs would run twice",
@@ -205,7 +188,7 @@ class Changing:
         return wire.Done(request_id=request_id, lines=(f"host {host_id} is {state}",))
 
     def policy(self, request_id: int, request: wire.SetPolicy, who: Identity) -> wire.Done:
-        must_be_admin(who, "change the policy")
+        permissions.must_be_admin(who, "change the policy")
         engine = self._core.state.engine
         must_be_a_policy(engine, request.name, request.parameters)
         before = engine.policy_name, engine.policy_parameters
@@ -215,13 +198,13 @@ class Changing:
         return wire.Done(request_id=request_id, lines=lines)
 
     def preview(self, request_id: int, request: wire.PreviewPolicy, who: Identity) -> wire.PolicyPreviewed:
-        must_be_admin(who, "preview a policy: it copies the controller's whole state")
+        permissions.must_be_admin(who, "preview a policy: it copies the controller's whole state")
         engine = self._core.state.engine
         must_be_a_policy(engine, request.name, request.parameters)
         decision = self._core.preview(
             ev.PolicyChanged(name=request.name, parameters=request.parameters, by=who.name)
         )
-        actions = [each for each in decision.actions if not isinstance(each, (Wake, Compute))]
+        actions = [each for each in decision.actions if not isinstance(each, (domain.Wake, domain.Compute))]
         preview = wire.PolicyPreview(
             policy=request.name,
             actions=tuple(
@@ -229,11 +212,11 @@ class Changing:
                     job_id=each.job_id,
                     name=engine.jobs[each.job_id].spec.name,
                     what=action_in_words(each),
-                    reason=render(each.reason),
+                    reason=domain.render(each.reason),
                 )
                 for each in actions[:PREVIEWED_MAX]
             ),
-            queued=sum(job.phase is Phase.QUEUED for job in engine.jobs.values()),
+            queued=sum(job.phase is domain.Phase.QUEUED for job in engine.jobs.values()),
             more=max(0, len(actions) - PREVIEWED_MAX),
         )
         return wire.PolicyPreviewed(request_id=request_id, preview=preview)
@@ -242,7 +225,7 @@ class Changing:
 def must_be_a_policy(engine: Engine, name: str, parameters: wire.Parameters) -> None:
     """Checks that there is such a policy with such parameters. Raises Denied."""
     try:
-        if plugins.is_path(name) and name not in policies_offered(engine):
+        if plugins.is_path(name) and name not in permissions.policies_offered(engine):
             raise ValueError(
                 f"policy {name} is not offered here: a controller imports policies of installed "
                 "packages (entry point cotenant.policies), and the one that policy.name in its "

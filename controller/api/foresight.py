@@ -15,21 +15,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller import history
 from cotenant.controller.api.arrivals import check_submission
 from cotenant.controller.api.etas import basis, end_times, times_of
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import JobSpec, Phase
 from cotenant.controller.engine import Engine
-from cotenant.controller.history import (
-    AttemptRecord,
-    EtaAnswer,
-    EtaQuestion,
-    JobEta,
-    SupposedJob,
-    policy_label,
-    question_of,
-)
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -41,7 +33,9 @@ DELAYS_SHOWN: Final = 100
 ARRIVAL_WITHIN_S: Final = 120.0
 BUSY: Final = "it cannot be found out now: others ask, or controller.eta_share is 0"
 
-Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None], float], bool]
+Foresee = Callable[
+    [Sequence[history.EtaQuestion], Callable[[Sequence[history.EtaAnswer]], None], float], bool
+]
 """Rolls the questions out in turn, within so many seconds, and passes the answers on later; False: too many
 questions wait already, or roll-outs are turned off."""
 SendsForeseen = Callable[[wire.Foreseen | Denied], None]
@@ -75,11 +69,11 @@ class ForesightRequests:
         if len(specs) > SPECS_MAX:
             raise Denied("usage", f"at most {SPECS_MAX} jobs at once, not {len(specs)}", "ask about fewer")
         seed = core.journal.last_seq
-        question = question_of(engine, core.state.etas, seed=seed, arriving=specs)
+        question = history.question_of(engine, core.state.etas, seed=seed, arriving=specs)
 
-        def told(answers: Sequence[EtaAnswer]) -> None:
+        def told(answers: Sequence[history.EtaAnswer]) -> None:
             del self._open[key]
-            answer = answers[0] if answers else EtaAnswer(error="it took too long")
+            answer = answers[0] if answers else history.EtaAnswer(error="it took too long")
             if answer.error or answer.arrival is None:
                 reply(Denied("refused", f"nobody can say: {answer.error}", "ask again"))
             else:
@@ -90,7 +84,7 @@ class ForesightRequests:
             del self._open[key]
             raise Denied("refused", BUSY, "try again in some seconds")
 
-    def _view(self, question: EtaQuestion, answer: EtaAnswer) -> wire.ArrivalView:
+    def _view(self, question: history.EtaQuestion, answer: history.EtaAnswer) -> wire.ArrivalView:
         arrival, jobs = answer.arrival, self._core.state.engine.jobs
         assert arrival is not None
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
@@ -119,7 +113,7 @@ class ForesightRequests:
             now=now.at,
         )
 
-    def _eta(self, eta: JobEta, name: str, answer: EtaAnswer, now: Now) -> wire.EtaView:
+    def _eta(self, eta: history.JobEta, name: str, answer: history.EtaAnswer, now: Now) -> wire.EtaView:
         return wire.EtaView(
             job_id=eta.job_id,
             name=name,
@@ -128,7 +122,7 @@ class ForesightRequests:
             finish=end_times(eta, answer.now_s, now),
             is_calibrated=eta.is_calibrated,
             basis=basis(Phase.QUEUED, eta, answer),
-            policy=policy_label(self._core.state.engine),
+            policy=history.policy_label(self._core.state.engine),
             hit_rate=None,
             hits_of=0,
             told_at=now.utc(answer.now_s),
@@ -174,11 +168,13 @@ class WidthRequests:
             check_policy(request.policy, request.parameters)
         quiet_s = quietest_s(self._attempts(), now)
         variants = list(variants_of(engine, spec, quiet_s, request.gpus))
-        question = question_of(engine, core.state.etas, seed=core.journal.last_seq, count=WIDTHS_ROLL_OUTS)
+        question = history.question_of(
+            engine, core.state.etas, seed=core.journal.last_seq, count=WIDTHS_ROLL_OUTS
+        )
         questions = [
             msgspec.structs.replace(
                 question,
-                supposed=SupposedJob(
+                supposed=history.SupposedJob(
                     spec=each.spec,
                     after_s=each.after_s,
                     policy=request.policy,
@@ -188,12 +184,12 @@ class WidthRequests:
             for each in variants
         ]
 
-        def done(answers: Sequence[EtaAnswer]) -> None:
+        def done(answers: Sequence[history.EtaAnswer]) -> None:
             rows = [
                 row_of(each, answers[at] if at < len(answers) else None, now)
                 for at, each in enumerate(variants)
             ]
-            label = next((each.policy for each in answers if each.policy), policy_label(engine))
+            label = next((each.policy for each in answers if each.policy), history.policy_label(engine))
             reply(
                 wire.ForeseenWidths(
                     request_id=0,
@@ -206,7 +202,7 @@ class WidthRequests:
         if not self._foresee(questions, done, WIDTHS_WITHIN_S):
             raise Denied("refused", BUSY, "try again in some seconds")
 
-    def _attempts(self) -> Iterable[AttemptRecord]:
+    def _attempts(self) -> Iterable[history.AttemptRecord]:
         state = self._core.state
         for job_id in state.engine.jobs:
             yield from state.history.attempts(job_id)
@@ -260,7 +256,7 @@ def resize_spec(spec: JobSpec, gpus: int) -> tuple[JobSpec, str]:
     return sized, "as if it were faster in proportion: no curve of it is measured"
 
 
-def quietest_s(attempts: Iterable[AttemptRecord], now: Now) -> float | None:
+def quietest_s(attempts: Iterable[history.AttemptRecord], now: Now) -> float | None:
     """Seconds until the next hour of the day in which the fewest devices were held in the last days; None:
     less than a day is recorded."""
     held = [0.0] * 24
@@ -281,7 +277,7 @@ def quietest_s(attempts: Iterable[AttemptRecord], now: Now) -> float | None:
     return (this_hour + ahead) * HOUR_S - now.wall_s
 
 
-def row_of(variant: Variant, answer: EtaAnswer | None, now: Now) -> wire.ForeseenRow:
+def row_of(variant: Variant, answer: history.EtaAnswer | None, now: Now) -> wire.ForeseenRow:
     eta = answer.etas[0] if answer is not None and answer.etas else None
     has_times = eta is not None and eta.finish is not None
     if answer is None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
+from cotenant.controller.api import permissions
 from cotenant.controller.api.arrivals import Arrivals, TellsOwners
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
@@ -19,15 +20,6 @@ from cotenant.controller.api.foresight import Foresee, ForesightRequests, WidthR
 from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.logs import AsksHost, LogRequests
 from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
-from cotenant.controller.api.permissions import (
-    BYTES_BURST,
-    BYTES_PER_SECOND,
-    Rates,
-    jobs_named,
-    must_be_admin,
-    must_own,
-    one_job,
-)
 from cotenant.controller.api.queries import About, Queries, StatusRequests
 from cotenant.controller.api.reservations import ReservationRequests
 from cotenant.controller.api.shadow import ShadowRequests
@@ -98,7 +90,7 @@ class JournalQueries:
     def ask(self, body: wire.Question[Any], who: Identity, say: Callable[[Any], None]) -> None:
         """Calls `say` with the answer, unless this is no question that is answered here. Raises Denied."""
         if isinstance(body, wire.ReadJobLog):
-            must_own(who, one_job(self._core, body.job_id).job, "read the log of")
+            permissions.must_own(who, permissions.one_job(self._core, body.job_id).job, "read the log of")
             self._logs.read(b"", 0, msgspec.structs.replace(body, wait_s=0.0), say)
         elif type(body) in self._answers:
             say(self._answers[type(body)](0, body, who))
@@ -137,8 +129,8 @@ class RequestHandlers:
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
         self._stop = stop
-        self._rates = Rates()
-        self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
+        self._rates = permissions.Rates()
+        self._byte_rates = permissions.Rates(permissions.BYTES_PER_SECOND, permissions.BYTES_BURST)
         self._trees = trees
         board = EtaBoard(core)
         self._reading = reading = Queries(core, link, board, tells, reads_commands=reads_commands)
@@ -220,8 +212,8 @@ class RequestHandlers:
                 lambda found: self._reply(asked, msgspec.structs.replace(found, request_id=number)),
             )
         elif isinstance(body, wire.ReadJobLog):
-            job = one_job(self._core, body.job_id).job
-            must_own(asked.who, job, "read the log of")
+            job = permissions.one_job(self._core, body.job_id).job
+            permissions.must_own(asked.who, job, "read the log of")
             self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
         elif isinstance(body, wire.UseStream):
             reader, number = asked.address, asked.request_id
@@ -287,7 +279,7 @@ class RequestHandlers:
         return "" if record is None else record.job.spec.user
 
     def _stop_asked(self, request_id: int, request: wire.Stop, who: Identity) -> wire.Done:
-        must_be_admin(who, "stop the controller")
+        permissions.must_be_admin(who, "stop the controller")
         self._core.audit(who, "stop", "controller")
         self._core.run_after_commit(self._stop)
         return wire.Done(request_id=request_id, lines=("the controller ends; jobs go on",))
@@ -295,7 +287,7 @@ class RequestHandlers:
     # --- Waiting -----------------------------------------------------------------------------------
 
     def _wait(self, asked: Asked, request: wire.WaitJobs) -> None:
-        jobs = jobs_named(self._core, request.job_ids)
+        jobs = permissions.jobs_named(self._core, request.job_ids)
         mine = [wait for wait in self._waits.values() if wait.asked.who.name == asked.who.name]
         awaited = len(jobs) + sum(len(wait.job_ids) for wait in mine)
         if len(self._waits) >= WAITS_MAX or len(mine) >= WAITS_PER_USER or awaited > self._awaited_per_user:

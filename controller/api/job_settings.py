@@ -13,20 +13,12 @@ from typing import Any, Final, Literal, NamedTuple, get_type_hints
 import msgspec
 from msgspec import NODEFAULT
 
+from cotenant.controller import domain
 from cotenant.controller.api.arrivals import TellsOwners, check_fit, check_priority
 from cotenant.controller.api.permissions import jobs_named, may_touch, must_own
 from cotenant.controller.api.submissions import Denied, job_words
-from cotenant.controller.domain import (
-    ENDED,
-    LEAVING,
-    SET_ON_DEVICES,
-    WAITING,
-    Job,
-    JobSpec,
-    read_notify,
-    texts,
-)
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import texts
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import FROM_CLIENTS, admit
@@ -67,11 +59,13 @@ SETTABLE: Final[Mapping[str, Settable]] = {
 }
 """By the name of the option."""
 TYPES: Final[dict[str, Any]] = {
-    name: kind for name, kind in get_type_hints(JobSpec).items() if name in JobSpec.__struct_fields__
+    name: kind
+    for name, kind in get_type_hints(domain.JobSpec).items()
+    if name in domain.JobSpec.__struct_fields__
 }
 UNSAID: Final[dict[str, Any]] = {
     field.name: field.default
-    for field in msgspec.structs.fields(JobSpec)
+    for field in msgspec.structs.fields(domain.JobSpec)
     if field.default is not NODEFAULT and field.name not in SETTABLE["gpus"].fields
 }
 """Defaults of a specification; the number of devices has none."""
@@ -93,8 +87,8 @@ class JobSettings:
         """
         core, engine = self._core, self._core.state.engine
         named, found = set(map(str, job_words(request.job_ids))), jobs_named(core, request.job_ids)
-        waiting = [job for job in found if job.job_id in named or job.phase in WAITING]
-        jobs = waiting or [job for job in found if job.phase not in ENDED] or found
+        waiting = [job for job in found if job.job_id in named or job.phase in domain.WAITING]
+        jobs = waiting or [job for job in found if job.phase not in domain.ENDED] or found
         if not jobs or not request.changes:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
         for job in jobs:
@@ -103,11 +97,11 @@ class JobSettings:
         for job, spec in planned:
             if spec.priority != job.spec.priority:
                 check_priority(engine, who, (spec,))
-            if spec.time_limit_s != job.spec.time_limit_s and job.phase not in WAITING:
+            if spec.time_limit_s != job.spec.time_limit_s and job.phase not in domain.WAITING:
                 check_limit(who, job, spec.time_limit_s, core.clock.now_s())
             if spec.notify != job.spec.notify and self._tells is not None:
                 self._tells.check(spec, {})
-        waits = [spec for job, spec in planned if spec != job.spec and job.phase in WAITING]
+        waits = [spec for job, spec in planned if spec != job.spec and job.phase in domain.WAITING]
         check_fit(engine, waits, self._core.state.allocations)
         lines = []
         for job, spec in planned:
@@ -121,27 +115,29 @@ class JobSettings:
         return wire.Done(request_id=request_id, lines=tuple(lines))
 
 
-def settings_open(job: Job, who: Identity) -> dict[str, SettingValue]:
+def settings_open(job: domain.Job, who: Identity) -> dict[str, SettingValue]:
     """The options that this user may set now, with their present values."""
-    if job.phase in ENDED or not may_touch(who, job):
+    if job.phase in domain.ENDED or not may_touch(who, job):
         return {}
     return {key: present(job.spec, key) for key in SETTABLE if not why_not_now(job, key)}
 
 
-def why_not_now(job: Job, key: str) -> str:
+def why_not_now(job: domain.Job, key: str) -> str:
     """Why an option cannot be set of a job as it is now; empty if it can."""
     known = SETTABLE[key]
-    if job.phase in ENDED:
+    if job.phase in domain.ENDED:
         return f"job {job.job_id} has ended ({job.phase})"
-    if job.phase not in WAITING and not set(known.fields) <= set(SET_ON_DEVICES):
-        now = ", ".join(name for name, each in SETTABLE.items() if set(each.fields) <= set(SET_ON_DEVICES))
+    if job.phase not in domain.WAITING and not set(known.fields) <= set(domain.SET_ON_DEVICES):
+        now = ", ".join(
+            name for name, each in SETTABLE.items() if set(each.fields) <= set(domain.SET_ON_DEVICES)
+        )
         return f"job {job.job_id} is {job.phase}: its {key} can be set while it waits; now only {now}"
     if known.when == "waits, without a save" and job.durable_step > 0:
         return f"job {job.job_id} has a save at step {job.durable_step}, which is of its present {key}"
     return ""
 
 
-def check_limit(who: Identity, job: Job, limit_s: float | None, now_s: float) -> None:
+def check_limit(who: Identity, job: domain.Job, limit_s: float | None, now_s: float) -> None:
     """Checks a new time limit of a job that holds devices. Raises Denied: it is not the asker's to give, or
     has passed."""
     before_s = job.spec.time_limit_s
@@ -151,7 +147,7 @@ def check_limit(who: Identity, job: Job, limit_s: float | None, now_s: float) ->
             f"job {job.job_id} is {job.phase}: only an admin may lengthen its time limit now",
             "ask one; you may shorten it, or requeue the job with a longer one",
         )
-    if job.phase in LEAVING and job.attempt.stop_cause == "time-limit":
+    if job.phase in domain.LEAVING and job.attempt.stop_cause == "time-limit":
         raise Denied(
             "refused",
             f"job {job.job_id} has reached its time limit and leaves its devices",
@@ -167,7 +163,7 @@ def check_limit(who: Identity, job: Job, limit_s: float | None, now_s: float) ->
         )
 
 
-def present(spec: JobSpec, key: str) -> SettingValue:
+def present(spec: domain.JobSpec, key: str) -> SettingValue:
     if key == "gpus":
         return f"{spec.gpus_min}-{spec.gpus_max}" if spec.is_elastic else spec.size
     if key == "notify":
@@ -180,7 +176,7 @@ def fields_of(keys: Mapping[str, SettingValue]) -> list[str]:
     return [name for key in keys for name in SETTABLE[key].fields]
 
 
-def change_spec(job: Job, changes: Mapping[str, SettingValue]) -> JobSpec:
+def change_spec(job: domain.Job, changes: Mapping[str, SettingValue]) -> domain.JobSpec:
     """The job's specification with these changes.
 
     Raises:
@@ -192,7 +188,7 @@ def change_spec(job: Job, changes: Mapping[str, SettingValue]) -> JobSpec:
         if known is None:
             raise Denied("usage", f"{key} cannot be set", f"there are {', '.join(SETTABLE)}")
         if why := why_not_now(job, key):
-            anew = "submit it anew to begin without the save" if job.phase in WAITING else ""
+            anew = "submit it anew to begin without the save" if job.phase in domain.WAITING else ""
             raise Denied("refused", why, anew)
         of_part = key == "gpus" and isinstance(value, float) and 0.0 < value < 1.0
         for name in known.fields:
@@ -208,14 +204,14 @@ def change_spec(job: Job, changes: Mapping[str, SettingValue]) -> JobSpec:
 def convert_value(key: str, name: str, value: SettingValue) -> Any:
     try:
         if name == "notify" and value is not None:
-            return read_notify([word for word in str(value).split(",") if word])
+            return domain.read_notify([word for word in str(value).split(",") if word])
         return msgspec.convert(UNSAID.get(name) if value is None else value, TYPES[name])
     except ValueError as error:
         raise Denied("usage", f"{key}: {error}") from None
 
 
 def describe_changes(
-    before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str, SettingValue]
+    before: domain.JobSpec, after: domain.JobSpec, keys: Sequence[str] | Mapping[str, SettingValue]
 ) -> str:
     """`priority 0 -> 5, expect - -> 60`; empty where nothing is different."""
     told = []

@@ -8,18 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from cotenant.controller import store
 from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.store import (
-    Core,
-    FollowingStandby,
-    JournalError,
-    JournalReader,
-    Leadership,
-    StorageError,
-    read_following,
-    read_leadership,
-)
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc
@@ -31,10 +22,10 @@ NOBODY: Final = "start a second controller with `cotenant controller --standby`,
 class LeadershipNews(NamedTuple):
     """Who leads and who follows, as a shared journal said a moment ago."""
 
-    leader: Leadership
+    leader: store.Leadership
     led_s: float
     """For how long it had led."""
-    following: tuple[FollowingStandby, ...]
+    following: tuple[store.FollowingStandby, ...]
     seq: int
     """The last durable entry at that moment."""
     at_s: float
@@ -58,7 +49,7 @@ class LeadershipWatch(threading.Thread):
     """Asks a shared journal once a second who follows, so that the loop never waits for that. While the
     database is lost its last answer stays, and grows old."""
 
-    def __init__(self, core: Core, look_s: float = LOOK_S) -> None:
+    def __init__(self, core: store.Core, look_s: float = LOOK_S) -> None:
         """Asks once. Raises StorageError."""
         super().__init__(name="leadership", daemon=True)
         self._core = core
@@ -69,19 +60,19 @@ class LeadershipWatch(threading.Thread):
         """None: the journal is a file."""
 
     def run(self) -> None:
-        journal: JournalReader | None = None
+        journal: store.JournalReader | None = None
         database = self._core.journal.database
         while self.news is not None and not self._stopped.wait(self._look_s):
-            with suppress(StorageError, JournalError):
-                journal = journal or JournalReader(database.open_reading(), database.place)
+            with suppress(store.StorageError, store.JournalError):
+                journal = journal or store.JournalReader(database.open_reading(), database.place)
                 self.news = self._look(journal)
         if journal is not None:
             journal.close()
 
-    def _look(self, journal: JournalReader) -> LeadershipNews:
-        seq, at_s, leader = self._core.durable_seq, time.monotonic(), read_leadership(journal.reading)
+    def _look(self, journal: store.JournalReader) -> LeadershipNews:
+        seq, at_s, leader = self._core.durable_seq, time.monotonic(), store.read_leadership(journal.reading)
         led_s = max(0.0, self._core.clock.wall() - leader.since_s)
-        return LeadershipNews(leader, led_s, tuple(read_following(journal.reading)), seq, at_s)
+        return LeadershipNews(leader, led_s, tuple(store.read_following(journal.reading)), seq, at_s)
 
     def close(self) -> None:
         """Ends the thread and waits for it."""
@@ -93,7 +84,7 @@ class LeadershipRequests:
     """The requests about the controllers, as the leader answers them."""
 
     def __init__(
-        self, core: Core, watch: LeadershipWatch, endpoint: str, hand_over: Callable[[], None]
+        self, core: store.Core, watch: LeadershipWatch, endpoint: str, hand_over: Callable[[], None]
     ) -> None:
         """`hand_over` lets this controller end in order, for another to lead."""
         self._core = core

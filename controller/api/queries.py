@@ -11,32 +11,15 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.controller.api import sharing, views
+from cotenant.controller import domain
+from cotenant.controller.api import listing, sharing, views
 from cotenant.controller.api.arrivals import TellsOwners
 from cotenant.controller.api.attempts_shown import told_now
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_reasons
 from cotenant.controller.api.job_settings import settings_open
-from cotenant.controller.api.listing import (
-    ListingRow,
-    array_view,
-    fold_arrays,
-    not_before,
-    rows_of,
-    wanted_jobs,
-)
 from cotenant.controller.api.moment import Now
 from cotenant.controller.api.permissions import Commands, jobs_named, may_touch, one_job, policies_offered
-from cotenant.controller.domain import (
-    ClassReport,
-    Job,
-    JobId,
-    Phase,
-    Reason,
-    array_of,
-    because,
-    render,
-)
 from cotenant.controller.engine import Engine, Explaining, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor, AgentNews
 from cotenant.controller.history import JobRecord, accounts
@@ -94,18 +77,22 @@ class Queries:
         """Jobs are numbered as they arrive, so a number says where a page goes on, whatever has ended
         meanwhile; of ended jobs, the time of the end says so."""
         jobs = self._core.state.engine.jobs
-        named: Iterable[Job] = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        named: Iterable[domain.Job] = (
+            jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        )
         found = named
-        by_state: dict[Phase, int] = {}
+        by_state: dict[domain.Phase, int] = {}
         reads = self.commands(who).may_read
         if request.count:
-            found = wanted_jobs(found, request, reads)
+            found = listing.wanted_jobs(found, request, reads)
             by_state = dict(Counter([job.phase for job in found]))
         if request.page and request.after and not request.ended:
-            found = not_before(request, found)
-        rows = rows_of(found if request.count else wanted_jobs(found, request, reads), request)
+            found = listing.not_before(request, found)
+        rows = listing.rows_of(
+            found if request.count else listing.wanted_jobs(found, request, reads), request
+        )
         if request.fold:
-            rows = fold_arrays(rows, named, by_end=request.ended, is_named=bool(request.job_ids))
+            rows = listing.fold_arrays(rows, named, by_end=request.ended, is_named=bool(request.job_ids))
         if request.ended and request.before is not None:
             rows = [row for row in rows if row.place < request.before]
         elif request.page and not request.ended and request.fold:
@@ -127,12 +114,18 @@ class Queries:
             return msgspec.structs.replace(reply, next_before=place)
         return msgspec.structs.replace(reply, next=place[1])
 
-    def job_list(self, request_id: int, jobs: Sequence[Job], who: Identity) -> wire.Jobs:
-        rows = [ListingRow(job, (0.0, job.number)) for job in jobs]
+    def job_list(self, request_id: int, jobs: Sequence[domain.Job], who: Identity) -> wire.Jobs:
+        rows = [listing.ListingRow(job, (0.0, job.number)) for job in jobs]
         return self._row_list(request_id, rows, 0, who)
 
     def _row_list(
-        self, request_id: int, rows: Sequence[ListingRow], more: int, who: Identity, *, brief: bool = False
+        self,
+        request_id: int,
+        rows: Sequence[listing.ListingRow],
+        more: int,
+        who: Identity,
+        *,
+        brief: bool = False,
     ) -> wire.Jobs:
         now = self.now()
         why = self._core.state.engine.explaining(now.now_s)
@@ -143,15 +136,17 @@ class Queries:
     def now(self) -> Now:
         return Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _row(self, row: ListingRow, now: Now, who: Identity, why: Explaining, *, brief: bool) -> wire.JobView:
+    def _row(
+        self, row: listing.ListingRow, now: Now, who: Identity, why: Explaining, *, brief: bool
+    ) -> wire.JobView:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
         view = self.view(record, now, who, why, brief=brief)
         if row.tasks is None:
             return view
-        array = array_of(row.job.job_id)
+        array = domain.array_of(row.job.job_id)
         forgotten = () if row.is_named else self._core.journal.count_past_tasks(array)
-        return msgspec.structs.replace(view, array=array_view(row, forgotten))
+        return msgspec.structs.replace(view, array=listing.array_view(row, forgotten))
 
     def view(
         self,
@@ -174,15 +169,15 @@ class Queries:
         beside = sharing.views_of(state.engine.jobs, job, record.attempts)
         return views.job_view(state.engine, told, record, now, reason, *beside, eta, whole=whole)
 
-    def _fetching(self, job: Job) -> Reason | None:
+    def _fetching(self, job: domain.Job) -> domain.Reason | None:
         """How far the tree or the image of a loading job has come to its hosts."""
         for host_id, pulls in self._news.pulls.items():
-            if job.phase is Phase.LOADING and job.job_id in pulls:
-                return because("pulling", host_id, pulls[job.job_id])
+            if job.phase is domain.Phase.LOADING and job.job_id in pulls:
+                return domain.because("pulling", host_id, pulls[job.job_id])
         tree, fetched = job.spec.launch.snapshot, self._news.fetched_bytes(job.job_id)
-        if job.phase is not Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
+        if job.phase is not domain.Phase.LOADING or tree is None or not 0 < fetched < tree.size_bytes:
             return None
-        return because("fetching", fetched >> 20, tree.size_bytes >> 20)
+        return domain.because("fetching", fetched >> 20, tree.size_bytes >> 20)
 
     def show(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         record, now = told_now(one_job(self._core, request.job_id), self._news.telemetry), self.now()
@@ -206,7 +201,7 @@ class Queries:
         whole, fetching = may_touch(who, job), filter(None, (self._fetching(job),))
         reasons = (*fetching, *(views.measured_beside(view) or causes.lines))
         said = [(each, "") for each in reasons]
-        if job.phase in (Phase.LOADING, Phase.RUNNING) and job.placement is not None:
+        if job.phase in (domain.Phase.LOADING, domain.Phase.RUNNING) and job.placement is not None:
             said.append((job.placement.reason, "when it was placed: "))
         said += [(each, "") for each in views.sharing_reasons(state.engine, job)]
         present = dict.fromkeys(
@@ -225,8 +220,8 @@ class Queries:
         change = cheapest_change(state.engine.view(), job)
         if change is not None:
             more.append(change)
-        ahead = [views.SaidLine.make(each, render(each), whole=False) for each in more]
-        if causes.is_whole and job.phase is Phase.QUEUED:
+        ahead = [views.SaidLine.make(each, domain.render(each), whole=False) for each in more]
+        if causes.is_whole and job.phase is domain.Phase.QUEUED:
             view = msgspec.structs.replace(view, eta=None)  # It is of another moment.
         explanation = wire.ExplanationView(
             job_id=view.job_id,
@@ -244,7 +239,7 @@ class Queries:
 
     def decisions(self, request_id: int, request: wire.GetDecisions, who: Identity) -> wire.Decisions:
         limit = min(max(1, request.limit), LIST_MAX)
-        jobs: Mapping[JobId, Job] = self._core.state.engine.jobs
+        jobs: Mapping[domain.JobId, domain.Job] = self._core.state.engine.jobs
         if request.job_id is None:
             notes = list(self._core.state.history.notes(None, limit))
         else:
@@ -403,7 +398,7 @@ def organisations_of(engine: Engine) -> tuple[wire.OrganisationView, ...]:
     )
 
 
-def classes_of(engine: Engine) -> ClassReport | None:
+def classes_of(engine: Engine) -> domain.ClassReport | None:
     report = engine.classes()
     if report is None:
         return None

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from cotenant.controller import wire
 from cotenant.controller.api.moment import Now
 from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, History, accounts
 from cotenant.controller.knowledge import kind_of, signature
-from cotenant.controller.wire import (
-    InterruptionView,
-    PairTotals,
-    PromiseView,
-    ReportView,
-    SharingTotals,
-    SharingView,
-)
 
 PAIRS_SHOWN: Final = 100
 
@@ -37,8 +30,8 @@ NOT_KNOWN: Final = (
 )
 
 
-def sharing_view(row: accounts.SharedWork) -> SharingView:
-    return SharingView(
+def sharing_view(row: accounts.SharedWork) -> wire.SharingView:
+    return wire.SharingView(
         beside=row.beside,
         steps=row.steps,
         predicted_s=row.predicted_s,
@@ -54,12 +47,12 @@ def sharing_view(row: accounts.SharedWork) -> SharingView:
 
 def views_of(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord]
-) -> tuple[tuple[SharingView, ...], tuple[PromiseView, ...]]:
+) -> tuple[tuple[wire.SharingView, ...], tuple[wire.PromiseView, ...]]:
     """What a job did beside others, and what had been expected of that."""
     return (
         tuple(sharing_view(row) for row in accounts.together(jobs, job, attempts)),
         tuple(
-            PromiseView(
+            wire.PromiseView(
                 beside=promise.beside,
                 promised_s=promise.shared_s,
                 took_s=took_s,
@@ -76,7 +69,7 @@ def report_view(
     now: Now,
     since_s: float | None,
     kinds: Callable[[str, str], str] = lambda key, name: name,
-) -> ReportView:
+) -> wire.ReportView:
     """The report on everything that is remembered, or only on what has happened since `since_s`."""
     from_s = ALWAYS_S if since_s is None else since_s
     jobs = engine.jobs
@@ -85,7 +78,7 @@ def report_view(
     oldest_s = min((job.submitted_s for job in jobs.values()), default=None)
     shared = found.shared
     idle = idle_by_user(jobs, history, from_s, now.now_s)
-    return ReportView(
+    return wire.ReportView(
         now=now.at,
         since=now.utc_if(since_s),
         remembered_since=now.utc_if(oldest_s),
@@ -95,7 +88,7 @@ def report_view(
         idle_by_user=idle,
         energy_kwh=found.energy.kwh,
         energy_unknown_attempts=found.energy.unknown_attempts,
-        sharing=SharingTotals(
+        sharing=wire.SharingTotals(
             jobs=found.jobs_shared,
             alone_device_s=shared.work_device_s,
             measured_device_s=shared.device_s,
@@ -105,7 +98,7 @@ def report_view(
             net_device_s=found.net_sharing_device_s,
         ),
         interruptions=tuple(
-            InterruptionView(
+            wire.InterruptionView(
                 cause=cause,
                 count=sums.count,
                 save_device_s=sums.save_device_s,
@@ -143,7 +136,7 @@ def forgotten_jobs(engine: Engine) -> int:
 
 def _pairs(
     jobs: Mapping[JobId, Job], history: History, since_s: float, kinds: Callable[[str, str], str]
-) -> list[PairTotals]:
+) -> list[wire.PairTotals]:
     names = {signature(job.spec): kind_of(job.spec) for job in jobs.values()}
     sums: dict[tuple[str, str], accounts.Sums] = {}
     for (mine, beside), one_way in accounts.sums_by_kinds(jobs, history.attempts, since_s).items():
@@ -151,7 +144,7 @@ def _pairs(
         both.device_s += one_way.device_s
         both.work_device_s += one_way.work_device_s
     found = [
-        PairTotals(
+        wire.PairTotals(
             first=kinds(pair[0], names.get(pair[0], "?")),
             second=kinds(pair[1], names.get(pair[1], "?")),
             alone_device_s=both.work_device_s,

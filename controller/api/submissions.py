@@ -12,19 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NO_BOUNDS,
-    Dependency,
-    IdleSettings,
-    Job,
-    JobId,
-    JobSpec,
-    JobWord,
-    OrganisationSettings,
-    SharingSettings,
-    natural_key,
-    read_job_words,
-)
+from cotenant.controller import domain
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import SECRET_NAME
 from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX
@@ -50,7 +38,7 @@ class Denied(Exception):
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that may arrive, and the values that must be stored first."""
 
-    specs: tuple[JobSpec, ...]
+    specs: tuple[domain.JobSpec, ...]
     secrets: dict[str, str]
 
 
@@ -58,18 +46,18 @@ def accept(
     request: wire.Submit,
     who: Identity,
     first_number: int,
-    jobs: Mapping[JobId, Job],
-    organisations: Mapping[str, OrganisationSettings] = MappingProxyType({}),
-    idle: IdleSettings = IdleSettings(),  # noqa: B008
-    sharing: SharingSettings = NO_BOUNDS,
+    jobs: Mapping[domain.JobId, domain.Job],
+    organisations: Mapping[str, domain.OrganisationSettings] = MappingProxyType({}),
+    idle: domain.IdleSettings = domain.IdleSettings(),  # noqa: B008
+    sharing: domain.SharingSettings = domain.NO_BOUNDS,
 ) -> Accepted:
     """Accepts the jobs of a submission. Raises Denied: what is wrong, with the job's name where there are
     several."""
     check_size(request)
     job_ids = assign_numbers(request, first_number)
-    placeholders: dict[JobId, JobId] = {}
+    placeholders: dict[domain.JobId, domain.JobId] = {}
     specs, values = [], dict(request.secrets)
-    arrays: dict[JobId, list[JobId]] = {}
+    arrays: dict[domain.JobId, list[domain.JobId]] = {}
     dependencies = 0
     for spec, job_id in zip(request.specs, job_ids, strict=True):
         after = tuple(resolve_dependencies(spec, placeholders, jobs, arrays))
@@ -115,28 +103,28 @@ def check_size(request: wire.Submit) -> None:
             raise Denied("usage", f"working directory {spec.launch.workdir!r} is not an absolute path")
 
 
-def launch_bytes(spec: JobSpec) -> int:
+def launch_bytes(spec: domain.JobSpec) -> int:
     words = (*spec.launch.argv, *spec.launch.env, *spec.launch.env.values(), spec.launch.workdir)
     return len("".join(words).encode(errors="surrogateescape"))
 
 
-def assign_numbers(request: wire.Submit, first_number: int) -> list[JobId]:
+def assign_numbers(request: wire.Submit, first_number: int) -> list[domain.JobId]:
     if request.array_indices:
-        return [JobId(f"{first_number}_{index}") for index in request.array_indices]
-    return [JobId(str(first_number + at)) for at in range(len(request.specs))]
+        return [domain.JobId(f"{first_number}_{index}") for index in request.array_indices]
+    return [domain.JobId(str(first_number + at)) for at in range(len(request.specs))]
 
 
 def resolve_dependencies(
-    spec: JobSpec,
-    placeholders: Mapping[JobId, JobId],
-    jobs: Mapping[JobId, Job],
-    arrays: dict[JobId, list[JobId]],
-) -> Iterator[Dependency]:
+    spec: domain.JobSpec,
+    placeholders: Mapping[domain.JobId, domain.JobId],
+    jobs: Mapping[domain.JobId, domain.Job],
+    arrays: dict[domain.JobId, list[domain.JobId]],
+) -> Iterator[domain.Dependency]:
     """What it waits for, by number: earlier jobs of the submission, known jobs, tasks of an array."""
     for dependency in spec.after:
         wanted = dependency.job_id
         if wanted in placeholders:
-            yield Dependency(job_id=placeholders[wanted], need=dependency.need)
+            yield domain.Dependency(job_id=placeholders[wanted], need=dependency.need)
             continue
         if wanted not in arrays:
             arrays[wanted] = _jobs_of_text(wanted, jobs)
@@ -147,38 +135,40 @@ def resolve_dependencies(
                 f"it should start after job {wanted}, which is not known (any more)",
                 LIST_HINT,
             )
-        yield from (Dependency(job_id=job_id, need=dependency.need) for job_id in found)
+        yield from (domain.Dependency(job_id=job_id, need=dependency.need) for job_id in found)
 
 
-def _jobs_of_text(text: str, jobs: Mapping[JobId, Job]) -> list[JobId]:
+def _jobs_of_text(text: str, jobs: Mapping[domain.JobId, domain.Job]) -> list[domain.JobId]:
     """The jobs that the text names; empty if it names one that is not known."""
     try:
-        found = [expand_word(word, jobs) for word in read_job_words((text,))]
+        found = [expand_word(word, jobs) for word in domain.read_job_words((text,))]
     except ValueError:
         return []
     return [job_id for each in found for job_id in each] if all(found) else []
 
 
-def job_words(given: Iterable[str]) -> list[JobWord]:
+def job_words(given: Iterable[str]) -> list[domain.JobWord]:
     """The jobs that these texts name. Raises Denied: a word is no job's."""
     try:
-        return read_job_words(given)
+        return domain.read_job_words(given)
     except ValueError as error:
         raise Denied("usage", str(error), LIST_HINT) from None
 
 
-def expand_word(word: JobWord, jobs: Mapping[JobId, Job]) -> list[JobId]:
+def expand_word(word: domain.JobWord, jobs: Mapping[domain.JobId, domain.Job]) -> list[domain.JobId]:
     """The job itself, the tasks of an array that the word names, or the task of which it is the SLURM_JOB_ID;
     empty if there is none."""
-    if (job_id := JobId(str(word))) in jobs:
+    if (job_id := domain.JobId(str(word))) in jobs:
         return [job_id]
-    tasks = sorted((known for known in jobs if word.has_task(known)), key=natural_key)
+    tasks = sorted((known for known in jobs if word.has_task(known)), key=domain.natural_key)
     if tasks or word.indices is not None:
         return tasks
     return [known for known, job in jobs.items() if job.number == int(word.number)]
 
 
-def add_default_class(spec: JobSpec, organisations: Mapping[str, OrganisationSettings]) -> JobSpec:
+def add_default_class(
+    spec: domain.JobSpec, organisations: Mapping[str, domain.OrganisationSettings]
+) -> domain.JobSpec:
     """Returns the spec with the class that jobs of its organisation have by default."""
     known = organisations.get(spec.organisation)
     if known is None or not known.job_class:
@@ -187,7 +177,9 @@ def add_default_class(spec: JobSpec, organisations: Mapping[str, OrganisationSet
 
 
 def allows_equivalent(
-    spec: JobSpec, organisations: Mapping[str, OrganisationSettings], sharing: SharingSettings
+    spec: domain.JobSpec,
+    organisations: Mapping[str, domain.OrganisationSettings],
+    sharing: domain.SharingSettings,
 ) -> bool:
     """Whether the settings let its batches be split although parts draw other random numbers."""
     known = organisations.get(spec.organisation)
@@ -196,8 +188,12 @@ def allows_equivalent(
 
 
 def add_owner(
-    spec: JobSpec, job_id: JobId, after: Sequence[Dependency], who: Identity, values: dict[str, str]
-) -> JobSpec:
+    spec: domain.JobSpec,
+    job_id: domain.JobId,
+    after: Sequence[domain.Dependency],
+    who: Identity,
+    values: dict[str, str],
+) -> domain.JobSpec:
     """The spec with its number and its owner; variables that look like secrets move to `values`."""
     launch = spec.launch
     overlooked = {name: value for name, value in launch.env.items() if SECRET_NAME.search(name)}

@@ -9,30 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller import domain
 from cotenant.controller.api.attempts_shown import attempt_views, s_used, sub_batch_at
 from cotenant.controller.api.moment import Now
-from cotenant.controller.domain import (
-    ENDED,
-    ON_DEVICES,
-    Device,
-    DeviceId,
-    DeviceReading,
-    ForkServers,
-    Host,
-    HostState,
-    Job,
-    JobId,
-    JobMetric,
-    JobSpec,
-    Reason,
-    SeenLength,
-    because,
-    is_link,
-    mentions,
-    render,
-    render_whole,
-    render_with_jobs,
-)
 from cotenant.controller.engine import Engine, memory_cap_mib
 from cotenant.controller.history import ALWAYS_S, AttemptRecord, HistoryNote, JobRecord, accounts
 from cotenant.controller.performance import INDICATOR_NAMES, SpeedCurve
@@ -46,7 +25,7 @@ from cotenant.controller.wire import (
 )
 from cotenant.controller.wire import clients as wire
 
-Telemetry = Mapping[JobId, AttemptProgress]
+Telemetry = Mapping[domain.JobId, AttemptProgress]
 
 
 SPEEDUPS_SHOWN: Final = 64
@@ -58,7 +37,7 @@ def job_view(
     telemetry: Telemetry,
     record: JobRecord,
     now: Now,
-    reason: Reason | None = None,
+    reason: domain.Reason | None = None,
     shared: tuple[SharingView, ...] = (),
     promises: tuple[PromiseView, ...] = (),
     eta: wire.EtaView | None = None,
@@ -67,11 +46,11 @@ def job_view(
 ) -> wire.JobView:
     """The view of one job now. `reason`: the present one. `whole`: as who may read its log sees it."""
     job, attempts = record.job, record.attempts
-    spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
+    spec, placed, ended = job.spec, job.phase in domain.ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = job.times(now.now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt.number else None
-    length = current.length if current else SeenLength(steps=job.progress.total_steps)
+    length = current.length if current else domain.SeenLength(steps=job.progress.total_steps)
     batch = current.batch if current and current.batch.note else job.measured.batch
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
@@ -113,7 +92,7 @@ def job_view(
     )  # fmt: skip
 
 
-def _left_fields(job: Job, now: Now) -> dict[str, Any]:
+def _left_fields(job: domain.Job, now: Now) -> dict[str, Any]:
     """The view's fields of how long it still trains."""
     left = None if job.ended_s is not None else job.length_left(now.now_s)
     if left is None:
@@ -125,7 +104,7 @@ def _left_fields(job: Job, now: Now) -> dict[str, Any]:
     return {"left_s": None if left.is_guess else left.likely_s, "left_source": left.source, "left": told}
 
 
-def _counts_and_moments(job: Job, now: Now) -> dict[str, Any]:
+def _counts_and_moments(job: domain.Job, now: Now) -> dict[str, Any]:
     """The view's fields of how often it had to leave, and when it came, began and ended."""
     return {
         "preemptions": job.counts.preemptions,
@@ -137,7 +116,7 @@ def _counts_and_moments(job: Job, now: Now) -> dict[str, Any]:
     }
 
 
-def _fields_asked_for(spec: JobSpec, now: Now) -> dict[str, Any]:
+def _fields_asked_for(spec: domain.JobSpec, now: Now) -> dict[str, Any]:
     """The view's fields of what was asked for."""
     return {
         "name": spec.name,
@@ -155,7 +134,7 @@ def _fields_asked_for(spec: JobSpec, now: Now) -> dict[str, Any]:
     }
 
 
-def _resume_fields(engine: Engine, job: Job) -> dict[str, Any]:
+def _resume_fields(engine: Engine, job: domain.Job) -> dict[str, Any]:
     """The view's fields of whether it resumes, and what jobs of its kind have shown of that."""
     of_kind = engine.view().resumes.counts(job)
     return {
@@ -183,30 +162,30 @@ def _energy_fields(
     }
 
 
-def metrics_of(attempts: Sequence[AttemptRecord]) -> tuple[JobMetric, ...]:
+def metrics_of(attempts: Sequence[AttemptRecord]) -> tuple[domain.JobMetric, ...]:
     """The job's last metrics, of the newest attempt that has told any."""
     return next((each.words.metrics for each in reversed(attempts) if each.words.metrics), ())
 
 
-def link_of(spec: JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
+def link_of(spec: domain.JobSpec, attempts: Sequence[AttemptRecord]) -> str | None:
     """The job's page elsewhere: as its user says, else as it printed last; None: there is none."""
-    printed = next((each.words.link for each in reversed(attempts) if is_link(each.words.link)), None)
+    printed = next((each.words.link for each in reversed(attempts) if domain.is_link(each.words.link)), None)
     return spec.link.replace("{job}", spec.job_id) or printed
 
 
-def said_of(job: Job, reason: Reason, now: Now, *, whole: bool, before: str = "") -> SaidLine:
+def said_of(job: domain.Job, reason: domain.Reason, now: Now, *, whole: bool, before: str = "") -> SaidLine:
     """The sentence of a reason, behind the words `before` it; one that names a time of the journal names it
     by the wall clock."""
     if reason.code == "begins-later" and job.spec.begin_s is not None:
         at = now.utc(job.spec.begin_s)[:16].replace("T", " ")
         return SaidLine(f"{before}does not start before {at} UTC (--begin)")
-    text, jobs = render_with_jobs(reason, whole=whole)
+    text, jobs = domain.render_with_jobs(reason, whole=whole)
     add = len(before)
     return SaidLine(before + text, tuple((at + add, end + add) for at, end in jobs) if add else jobs)
 
 
-def words_of(reason: Reason, *, whole: bool) -> str:
-    return render_whole(reason) if whole else render(reason)
+def words_of(reason: domain.Reason, *, whole: bool) -> str:
+    return domain.render_whole(reason) if whole else domain.render(reason)
 
 
 class SaidLine(NamedTuple):
@@ -216,17 +195,19 @@ class SaidLine(NamedTuple):
     jobs: wire.Mentions = ()
 
     @classmethod
-    def make(cls, reason: Reason, line: str, *, whole: bool) -> SaidLine:
+    def make(cls, reason: domain.Reason, line: str, *, whole: bool) -> SaidLine:
         """A line that ends with the sentence of a reason: for its owner (`whole`), or for everybody."""
         before = len(line) - len(words_of(reason, whole=whole))
-        found = mentions(reason, whole=whole)
+        found = domain.mentions(reason, whole=whole)
         return cls(line, tuple((at + before, end + before) for at, end in found))
 
 
-def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wire.ShareBoundView | None:
+def share_bound(
+    engine: Engine, job: domain.Job, current: AttemptProgress | None
+) -> wire.ShareBoundView | None:
     """What sharing may cost the job; how it stands only while its agent tells so."""
     bound = engine.pairs.bound_of(job)
-    if bound.max == inf or job.phase in ENDED:
+    if bound.max == inf or job.phase in domain.ENDED:
         return None
     standing = current.bound if current is not None else None
     if standing is None:
@@ -242,7 +223,7 @@ def share_bound(engine: Engine, job: Job, current: AttemptProgress | None) -> wi
     )
 
 
-def idle_view(job: Job, current: AttemptProgress | None, now: Now) -> wire.IdleView:
+def idle_view(job: domain.Job, current: AttemptProgress | None, now: Now) -> wire.IdleView:
     """Since when the job is idle, what was done about it, and what is to be done."""
     spell, heard = job.attempt.idle, current.idle_for if current is not None else None
     return wire.IdleView(
@@ -253,7 +234,7 @@ def idle_view(job: Job, current: AttemptProgress | None, now: Now) -> wire.IdleV
     )
 
 
-def promised_end(engine: Engine, job: Job, now: Now) -> wire.PromisedEndView | None:
+def promised_end(engine: Engine, job: domain.Job, now: Now) -> wire.PromisedEndView | None:
     if not job.promise or job.spec.promised_s is None:
         return None
     promise = engine.promises.open.get(job.job_id)
@@ -261,13 +242,13 @@ def promised_end(engine: Engine, job: Job, now: Now) -> wire.PromisedEndView | N
     return wire.PromisedEndView(
         by_at=now.utc(job.spec.promised_s),
         state=job.promise,
-        why=None if job.promise_why is None else render(job.promise_why),
+        why=None if job.promise_why is None else domain.render(job.promise_why),
         devices=() if kept is None else kept.devices,
         from_at=None if kept is None else now.utc(max(now.now_s, kept.from_s)),
     )
 
 
-def _speedups(spec: JobSpec, curve: SpeedCurve) -> tuple[wire.SpeedupView, ...]:
+def _speedups(spec: domain.JobSpec, curve: SpeedCurve) -> tuple[wire.SpeedupView, ...]:
     sizes = islice(filter(spec.takes, range(spec.gpus_min, spec.gpus_max + 1)), SPEEDUPS_SHOWN)
     return tuple(wire.SpeedupView(gpus=n, speedup=curve.speedup(n, spec.gpus_min)) for n in sizes)
 
@@ -302,20 +283,20 @@ def copies_shown(engine: Engine, record: JobRecord) -> tuple[str, ...]:
     return tuple(f"{each.host_id}:{each.copies}/{name}" for each in reports if each.copies)
 
 
-def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
+def devices_shown(job: domain.Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     """Where it is, or where it was when it ended."""
     if job.placement is not None:
         return job.placement.devices
-    return newest.devices if newest is not None and job.phase in ENDED else ()
+    return newest.devices if newest is not None and job.phase in domain.ENDED else ()
 
 
 def node_view(
     engine: Engine,
-    host: Host,
+    host: domain.Host,
     heartbeat_age_s: float | None,
-    readings: Mapping[DeviceId, DeviceReading] | None = None,
-    fork_servers: ForkServers | None = None,
-    reserved: Mapping[DeviceId, wire.ReservedView] | None = None,
+    readings: Mapping[domain.DeviceId, domain.DeviceReading] | None = None,
+    fork_servers: domain.ForkServers | None = None,
+    reserved: Mapping[domain.DeviceId, wire.ReservedView] | None = None,
 ) -> wire.NodeView:
     """The view of one host. `readings`, `reserved`: those of any devices."""
     report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
@@ -323,7 +304,9 @@ def node_view(
     return wire.NodeView(
         host=report.host_id,
         state=host.state,
-        reason=render(host.reason) if host.reason is not None and host.state is not HostState.OK else "",
+        reason=domain.render(host.reason)
+        if host.reason is not None and host.state is not domain.HostState.OK
+        else "",
         heartbeat_age_s=heartbeat_age_s,
         version=report.version,
         address=report.address,
@@ -342,9 +325,9 @@ def node_view(
     )
 
 
-def reserved_devices(engine: Engine, now: Now) -> dict[DeviceId, wire.ReservedView]:
+def reserved_devices(engine: Engine, now: Now) -> dict[domain.DeviceId, wire.ReservedView]:
     """For whom devices are reserved now or next."""
-    found: dict[DeviceId, wire.ReservedView] = {}
+    found: dict[domain.DeviceId, wire.ReservedView] = {}
     for each in sorted(engine.bookings.values(), key=lambda each: (each.from_s, each.number)):
         for device_id in each.devices:
             view = wire.ReservedView(
@@ -360,7 +343,10 @@ def reserved_devices(engine: Engine, now: Now) -> dict[DeviceId, wire.ReservedVi
 
 
 def device_view(
-    engine: Engine, device: Device, reading: DeviceReading | None, reserved: wire.ReservedView | None
+    engine: Engine,
+    device: domain.Device,
+    reading: domain.DeviceReading | None,
+    reserved: wire.ReservedView | None,
 ) -> wire.DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
@@ -389,7 +375,7 @@ def device_view(
     )
 
 
-def reading_view(reading: DeviceReading) -> wire.ReadingView:
+def reading_view(reading: domain.DeviceReading) -> wire.ReadingView:
     return wire.ReadingView(
         source=reading.source or None,
         age_s=reading.age_s,
@@ -401,58 +387,58 @@ def reading_view(reading: DeviceReading) -> wire.ReadingView:
     )
 
 
-def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
+def planned_mib(engine: Engine, device_id: domain.DeviceId, job_id: domain.JobId) -> int:
     """A tenant's planned memory; one with an unknown need has the whole device."""
     placement = engine.jobs[job_id].placement
     planned = placement.memory_mib if placement is not None else None
     return engine.view().devices[device_id].usable_mib if planned is None else planned
 
 
-def measured_beside(job: wire.JobView) -> list[Reason]:
+def measured_beside(job: wire.JobView) -> list[domain.Reason]:
     """What sharing costs a job on devices, where it was measured beside those who are there now."""
     row = next((row for row in reversed(job.shared) if set(row.beside) == set(job.co_tenants)), None)
-    if job.phase not in ON_DEVICES or not job.co_tenants or row is None or not row.alone_s:
+    if job.phase not in domain.ON_DEVICES or not job.co_tenants or row is None or not row.alone_s:
         return []
     others = " and ".join(f"job {each}" for each in job.co_tenants)
-    return [because("holds-beside-measured", others, row.measured_s / row.alone_s)]
+    return [domain.because("holds-beside-measured", others, row.measured_s / row.alone_s)]
 
 
-def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
+def sharing_reasons(engine: Engine, job: domain.Job) -> list[domain.Reason]:
     """How the GPUs that a job runs on are shared: said once for all that are shared alike."""
-    if job.placement is None or job.phase not in ON_DEVICES:
+    if job.placement is None or job.phase not in domain.ON_DEVICES:
         return []
     wanted = set(job.placement.devices)
-    found: dict[str, Reason] = {}
+    found: dict[str, domain.Reason] = {}
     for host in engine.hosts.values():
         for device in host.report.devices:
             if device.device_id not in wanted or device.kind != "cuda":
                 continue
             if device.parent:
-                found["mig"] = because("alone-on-mig", device.device_id, device.sharing_note)
+                found["mig"] = domain.because("alone-on-mig", device.device_id, device.sharing_note)
             elif device.sharing == "time-slicing":
                 why = device.sharing_note or "its agent does not say why"
-                found.setdefault(why, because("co-tenants-take-turns", device.device_id, why))
+                found.setdefault(why, domain.because("co-tenants-take-turns", device.device_id, why))
             else:
                 if device.sharing_note:  # Also alone: it may be held to a part of the device.
-                    noted = because("co-tenants-by-mps-noted", device.device_id, device.sharing_note)
+                    noted = domain.because("co-tenants-by-mps-noted", device.device_id, device.sharing_note)
                     found.setdefault(device.sharing_note, noted)
                 elif len(engine.tenants(device.device_id)) > 1:
-                    found.setdefault("mps", because("co-tenants-by-mps", device.device_id))
+                    found.setdefault("mps", domain.because("co-tenants-by-mps", device.device_id))
             found.setdefault("limit", _limit(engine, job, device))
     return list(found.values())
 
 
-def _limit(engine: Engine, job: Job, device: Device) -> Reason:
+def _limit(engine: Engine, job: domain.Job, device: domain.Device) -> domain.Reason:
     """Who holds the job to its part of a GPU, or why nobody does."""
     placement = job.placement
     assert placement is not None
     limit_mib = memory_cap_mib(job)
     if limit_mib is not None and device.limits_jobs:
-        return because("kernel-limit", limit_mib)
+        return domain.because("kernel-limit", limit_mib)
     if limit_mib is not None and device.sharing == "mps":
-        return because("mps-limit", limit_mib)
+        return domain.because("mps-limit", limit_mib)
     if limit_mib is not None:
-        return because("torch-limit", limit_mib)
+        return domain.because("torch-limit", limit_mib)
     if placement.memory_mib is None:
         why = "how much it needs is unknown, and no job shares its devices before that is known"
     elif device.max_tenants < 2:
@@ -460,10 +446,10 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
     elif len(engine.tenants(device.device_id)) > 1:
         why = "it started alone; while others are there our library in it keeps it to what they leave"
     elif (alone := why_alone(job)) is not None:
-        why = render(alone)
+        why = domain.render(alone)
     else:
         why = "it was started under a policy that does not share"
-    return because("no-memory-limit", why)
+    return domain.because("no-memory-limit", why)
 
 
 def note_text(note: HistoryNote, *, whole: bool) -> str:
@@ -485,7 +471,7 @@ def decision_view(note: HistoryNote, *, whole: bool) -> wire.DecisionView:
         job_id=note.job_id,
         what=note.what,
         reason=reason,
-        reason_jobs=mentions(note.reason, whole=whole),
+        reason_jobs=domain.mentions(note.reason, whole=whole),
     )
 
 

@@ -14,22 +14,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from cotenant.controller.cli import verbs
 from cotenant.controller.cli.frame.problem import part_of, usage_problem
-from cotenant.controller.cli.verbs import (
-    BY_NAME,
-    COMPLETE_VARIABLE,
-    IMPORTED_ALONE,
-    NOT_HERE,
-    PROGRAM,
-    SYNONYMS,
-    Verb,
-    help_text,
-    verb_command,
-)
 from cotenant.controller.present.interruption import ended_by, listening
 from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, USAGE, Problem, nearest
+
+if TYPE_CHECKING:
+    import click
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -37,7 +30,7 @@ UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if os.environ.get(COMPLETE_VARIABLE):
+    if os.environ.get(verbs.COMPLETE_VARIABLE):
         from cotenant.controller.cli.setup.completion import answer
 
         return answer()
@@ -128,17 +121,20 @@ def run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
             return run([words[1], "--help"])
-        print(help_text())
+        print(verbs.help_text())
         return OK
     if words[0] in ("-V", "--version"):
         words = ["version"]
-    for part in IMPORTED_ALONE:
+    for part in verbs.IMPORTED_ALONE:
         named = part.name.split()
         if words[: len(named)] == named:
             return execute(part, words[len(named) :])
-    verb = BY_NAME.get(SYNONYMS.get(words[0], words[0]))
+    verb = verbs.BY_NAME.get(verbs.SYNONYMS.get(words[0], words[0]))
+    gone = " ".join(words[:2])
     if verb is None:
         raise no_verb(words)
+    if gone in verbs.NOT_HERE:
+        raise Problem("usage", f"there is no verb {gone!r}", verbs.NOT_HERE[gone])
     return execute(verb, words[1:])
 
 
@@ -146,14 +142,18 @@ def no_verb(words: list[str]) -> Problem:
     """What may have been meant by a command line whose first word is no verb."""
     first = words[0]
     if first.startswith("-"):
-        at = next((at for at, word in enumerate(words) if SYNONYMS.get(word, word) in BY_NAME), None)
+        at = next(
+            (at for at, word in enumerate(words) if verbs.SYNONYMS.get(word, word) in verbs.BY_NAME), None
+        )
         order = ["VERB", *words] if at is None else [words[at], *words[:at], *words[at + 1 :]]
-        return Problem("usage", f"{first} comes after the verb", f"try `{shlex.join([PROGRAM, *order])}`")
-    if first in NOT_HERE:
-        return Problem("usage", f"there is no verb {first!r}", NOT_HERE[first])
-    near = nearest(first, [*BY_NAME, *SYNONYMS], cutoff=0.6)
-    meant = SYNONYMS.get(near, near)
-    hint = f"did you mean `{PROGRAM} {meant}`?" if meant else "`cotenant --help` lists the verbs"
+        return Problem(
+            "usage", f"{first} comes after the verb", f"try `{shlex.join([verbs.PROGRAM, *order])}`"
+        )
+    if first in verbs.NOT_HERE:
+        return Problem("usage", f"there is no verb {first!r}", verbs.NOT_HERE[first])
+    near = nearest(first, [*verbs.BY_NAME, *verbs.SYNONYMS], cutoff=0.6)
+    meant = verbs.SYNONYMS.get(near, near)
+    hint = f"did you mean `{verbs.PROGRAM} {meant}`?" if meant else "`cotenant --help` lists the verbs"
     return Problem("usage", f"there is no verb {first!r}", hint)
 
 
@@ -172,12 +172,16 @@ def pause_collector() -> Iterator[None]:
             gc.enable()
 
 
-def execute(verb: Verb, words: list[str]) -> int:
+def execute(verb: verbs.Verb, words: list[str]) -> int:
     with pause_collector():
-        import click
+        command = verbs.verb_command(verb)
+    return invoke(command, f"{verbs.PROGRAM} {verb.name}", words)
 
-        command = verb_command(verb)
-    name = f"{PROGRAM} {verb.name}"
+
+def invoke(command: click.Command, name: str, words: list[str]) -> int:
+    """Runs a command that people call by `name`. Raises Problem for everything that can go wrong."""
+    import click
+
     try:
         # Not `command.main`: that one turns a closed pipe into exit code 1.
         with command.make_context(name, list(words), obj=words) as context:

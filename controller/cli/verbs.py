@@ -76,14 +76,17 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.accounting", "what sharing and preemption brought and cost here"),
         Verb("usage", "cluster.accounting", "device-hours by user, kind or organisation; shared, lost"),
-        Verb("policy", "offline.policy", "list, show or set the policy; train one"),
+        Verb("policy", "offline.policy", "list, show, set, train or tune the policy; what it remembers"),
         Verb("steer", "slurm.steer.verb", "order a live Slurm's waiting jobs by one of our policies"),
-        Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
+        Verb(
+            "predictor",
+            "offline.predictor",
+            "export measured pairs; show a model of how jobs slow each other",
+        ),
     ),
     "What if": (
         Verb("forecast", "papers.gfs.verbs", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
-        Verb("pcs", "papers.pcs.verbs", "trade-offs between speed and kept predictions; choose one"),
         Verb(
             "whatif",
             "offline.whatif",
@@ -137,10 +140,14 @@ SYNONYMS: Final = {
 """Names that Slurm, PBS, LSF, Docker and others have for a verb."""
 
 NOT_HERE: Final = {
+    "pcs": "`cotenant policy tune pcs TRACE` searches, `cotenant policy set pcs config=FILE#NAME` chooses",
     "salloc": "`cotenant shell` waits for devices and opens a shell on them",
+    "policy forecast": "`cotenant policy state` shows it",
+    "predictor train": "`python -m experiments.castor.predictor train`, in the source folder",
+    "predictor evaluate": "`python -m experiments.castor.predictor evaluate`, in the source folder",
     "scontrol": "use `cotenant set`, `hold`, `release` or `requeue`; a job is shown by `cotenant show`",
 }
-"""What to use in place of a verb that others have, and that is none here."""
+"""What to use in place of a verb, or a part of one, that others have or that was here, and is none now."""
 
 ABOUT: Final = "Two training jobs, one GPU, nobody goes hungry."
 

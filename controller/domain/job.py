@@ -10,17 +10,9 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain import job_parts
 from cotenant.controller.domain.budget_use import NEAR_S, BudgetUse
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job_parts import (
-    CurrentAttempt,
-    JobCounters,
-    JobEstimate,
-    JobMeasurements,
-    JobProgress,
-    PromiseState,
-    TimeSpent,
-)
 from cotenant.controller.domain.job_spec import JobSpec
 from cotenant.controller.domain.lengths import Length
 from cotenant.controller.domain.lifecycle import ENDED, LEAVING, LOADING, ON_DEVICES, RUNNING, Phase
@@ -52,18 +44,18 @@ class Job(msgspec.Struct, kw_only=True):
     """Where it goes on when its processes have left (cause `resized`): it has a claim on these devices."""
     waits_for: tuple[JobId, ...] = ()
     """Reserved: the victims that still have to leave its devices."""
-    attempt: CurrentAttempt = msgspec.field(default_factory=CurrentAttempt)
+    attempt: job_parts.CurrentAttempt = msgspec.field(default_factory=job_parts.CurrentAttempt)
     attempts_taken: AttemptNo = AttemptNo(0)
     """Numbers up to this one are in use on hosts, by attempts of a history that this journal has lost."""
     strays: tuple[HostId, ...] = ()
     """Hosts that still end such an attempt of this job."""
-    progress: JobProgress = msgspec.field(default_factory=JobProgress)
-    measured: JobMeasurements = msgspec.field(default_factory=JobMeasurements)
-    estimate: JobEstimate = msgspec.field(default_factory=JobEstimate)
-    spent: TimeSpent = msgspec.field(default_factory=TimeSpent)
+    progress: job_parts.JobProgress = msgspec.field(default_factory=job_parts.JobProgress)
+    measured: job_parts.JobMeasurements = msgspec.field(default_factory=job_parts.JobMeasurements)
+    estimate: job_parts.JobEstimate = msgspec.field(default_factory=job_parts.JobEstimate)
+    spent: job_parts.TimeSpent = msgspec.field(default_factory=job_parts.TimeSpent)
     budget: BudgetUse | None = None
     """None: it has none (`--budget`), or has not been looked at yet."""
-    counts: JobCounters = msgspec.field(default_factory=JobCounters)
+    counts: job_parts.JobCounters = msgspec.field(default_factory=job_parts.JobCounters)
     co_tenants: tuple[JobId, ...] = ()
     """Every job that has shared a device with this one."""
     outgrown: bool = False
@@ -77,7 +69,7 @@ class Job(msgspec.Struct, kw_only=True):
     visited: tuple[HostId, ...] = ()
     """Hosts on which it ever started: they keep files of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
-    promise: PromiseState = ""
+    promise: job_parts.PromiseState = ""
     promise_why: Reason | None = None
     """Why it was broken, or is void."""
 

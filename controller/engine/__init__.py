@@ -13,6 +13,7 @@ from cotenant.controller.engine.cheapest_change import cheapest_change
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, Snapshot
 from cotenant.controller.engine.events.claims import VERDICTS, AttemptIs, JobIs, StateIs, agree
 from cotenant.controller.engine.explaining import Explaining
+from cotenant.controller.engine.foresight import load_foresight, models_offered
 from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.engine.stages.lateness import WIDE_RATIO, WIDE_S
 from cotenant.controller.engine.state.bookings import OpenBooking
@@ -24,5 +25,6 @@ from cotenant.controller.engine.state.ledger import Ledger, SavedLedger
 __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "WIDE_RATIO", "WIDE_S", "Alarm",
     "AttemptIs", "Engine", "EngineConfig", "Explaining", "JobIs", "Ledger", "MakePolicy", "NoDevices",
-    "OpenBooking", "SavedLedger", "Snapshot", "StateIs", "agree", "cheapest_change", "memory_cap_mib",
+    "OpenBooking", "SavedLedger", "Snapshot", "StateIs", "agree", "cheapest_change", "load_foresight",
+    "memory_cap_mib", "models_offered",
 ]

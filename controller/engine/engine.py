@@ -23,26 +23,12 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyCommand,
-    Booking,
-    ClassReport,
-    Decision,
-    DeviceId,
-    Epoch,
-    Host,
-    HostId,
-    Job,
-    JobId,
-    JobSpec,
-    Past,
-    Reason,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.committing import Committing
 from cotenant.controller.engine.events import claims, hosts, reports, requests
 from cotenant.controller.engine.explaining import Explaining
+from cotenant.controller.engine.foresight import find_foresight
 from cotenant.controller.engine.stages.admission import Admission
 from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.engine.stages.bookings import BookingStage
@@ -58,7 +44,7 @@ from cotenant.controller.engine.state.bookings import OpenBooking
 from cotenant.controller.engine.state.current_policy import CurrentPolicy, MakePolicy
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.state.ledger import Ledger, SavedLedger
-from cotenant.controller.knowledge import PairTable, StoredProfile
+from cotenant.controller.knowledge import PairModel, PairTable, StoredProfile
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters
 
@@ -90,12 +76,13 @@ class Engine:
         *,
         validate: bool = False,
         pairs: PairTable | None = None,
+        foresight: PairModel | None = None,
     ) -> None:
         """Makes an engine without jobs. `pairs`: what was measured beforehand; recovery replaces it by what
-        its snapshot holds."""
+        its snapshot holds. `foresight`: answers for pairs that were never seen; None: the configuration's."""
         self.config = config if config is not None else EngineConfig()
-        self.decision: Decision = NOTHING
-        self.forgotten: list[Job] = []
+        self.decision: domain.Decision = domain.NOTHING
+        self.forgotten: list[domain.Job] = []
         """Ended jobs that the last event pushed out of memory."""
         self.next_alarm_s: float | None = None
         """When `AlarmRang` is due, or None."""
@@ -110,12 +97,9 @@ class Engine:
         self._ledger.pairs.share_max_of = {
             name: each.share_max for name, each in self.config.organisations.items() if each.share_max
         }
-        if self.config.predictor is not None:
-            from cotenant.controller.models.interference.predictor import (
-                Predictor,  # numpy, for those who use it
-            )
-
-            self._ledger.pairs.foresight = Predictor(self.config.predictor)
+        self._ledger.pairs.foresight = (
+            find_foresight(self.config.predictor) if foresight is None else foresight
+        )
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
@@ -146,7 +130,9 @@ class Engine:
 
     # --- The one way in ----------------------------------------------------------------------------
 
-    def handle(self, event: ev.AnyEvent, now_s: float, recorded: Decision | None = None) -> list[AnyCommand]:
+    def handle(
+        self, event: ev.AnyEvent, now_s: float, recorded: domain.Decision | None = None
+    ) -> list[domain.AnyCommand]:
         """What must be done now that `event` has happened; the decision is kept in `decision`. `recorded`:
         what was decided when the event was handled first; then no policy is asked."""
         self._take_in(event, now_s)
@@ -163,7 +149,7 @@ class Engine:
         self._settle(event)
         return self._dispatch.out
 
-    def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
+    def fold(self, event: ev.AnyEvent, decision: domain.Decision, now_s: float) -> list[domain.AnyCommand]:
         """What `handle` did when `decision` was the answer; asks no policy."""
         return self.handle(event, now_s, decision)
 
@@ -188,11 +174,11 @@ class Engine:
             stage.admit(event, phases.entered)
         phases.entered = []
 
-    def _decide(self, event: ev.AnyEvent) -> Decision:
+    def _decide(self, event: ev.AnyEvent) -> domain.Decision:
         """Takes step 3: the policy sees the ledger and changes nothing."""
-        return NOTHING if type(event) in UNASKED else self.current.policy.decide(self._ledger, event)
+        return domain.NOTHING if type(event) in UNASKED else self.current.policy.decide(self._ledger, event)
 
-    def _guard(self, event: ev.AnyEvent, decision: Decision, *, is_recorded: bool) -> Decision:
+    def _guard(self, event: ev.AnyEvent, decision: domain.Decision, *, is_recorded: bool) -> domain.Decision:
         """Takes step 4: what the policy wants goes through the stages. A recorded decision has been through
         them: those that remember see it again, and nothing of it changes."""
         if type(event) in UNASKED:
@@ -242,16 +228,16 @@ class Engine:
     # --- Reading -----------------------------------------------------------------------------------
 
     @property
-    def jobs(self) -> Mapping[JobId, Job]:
+    def jobs(self) -> Mapping[domain.JobId, domain.Job]:
         return self._ledger.jobs
 
     @property
-    def ended_now(self) -> Sequence[Job]:
+    def ended_now(self) -> Sequence[domain.Job]:
         """Jobs that the last event has ended."""
         return self._ledger.phases.ended_now
 
     @property
-    def hosts(self) -> Mapping[HostId, Host]:
+    def hosts(self) -> Mapping[domain.HostId, domain.Host]:
         return self._ledger.hosts
 
     @property
@@ -269,19 +255,19 @@ class Engine:
         return self._ledger.next_number - 1 - self._ledger.numbers_skipped
 
     @property
-    def epoch(self) -> Epoch:
+    def epoch(self) -> domain.Epoch:
         """The present epoch of the controller."""
         return self._ledger.epoch
 
     @property
-    def epochs_past(self) -> Sequence[Past]:
+    def epochs_past(self) -> Sequence[domain.Past]:
         """The epochs before the present one, oldest first."""
         return self._ledger.epochs_past
 
     def view(self) -> View:
         return self._ledger
 
-    def classes(self) -> ClassReport | None:
+    def classes(self) -> domain.ClassReport | None:
         """The policy's report on its classes and their quota; None: it has none."""
         return self.current.classes(self._ledger)
 
@@ -318,11 +304,11 @@ class Engine:
         return self.current.parameters
 
     @property
-    def refusals(self) -> list[Reason]:
+    def refusals(self) -> list[domain.Reason]:
         """Why actions of the last decision were not carried out."""
         return self._committing.refusals
 
-    def promise_for(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
+    def promise_for(self, specs: Sequence[domain.JobSpec], now_s: float) -> list[float] | domain.Reason:
         """The times by when these jobs could be promised to end if they came now, or why nothing can be
         promised."""
         return self._promises.offer(specs, now_s)
@@ -337,7 +323,7 @@ class Engine:
         """The number that the next reservation will get."""
         return self._ledger.bookings.saved.next_number
 
-    def offer_booking(self, booking: Booking, now_s: float) -> tuple[DeviceId, ...] | NoDevices:
+    def offer_booking(self, booking: domain.Booking, now_s: float) -> tuple[domain.DeviceId, ...] | NoDevices:
         """The devices that a reservation would get if it were made now, or what could be had instead."""
         return self._bookings.offer(booking, now_s)
 
@@ -361,17 +347,17 @@ class Engine:
         estimates = self._ledger.estimates
         return [*estimates.loads.get("", ()), *estimates.warm_loads.get("", ())]
 
-    def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
+    def tenants(self, device_id: domain.DeviceId) -> tuple[domain.JobId, ...]:
         return tuple(self._ledger.holdings.tenants(device_id))
 
-    def partners(self, job_id: JobId) -> tuple[JobId, ...]:
+    def partners(self, job_id: domain.JobId) -> tuple[domain.JobId, ...]:
         return self._ledger.holdings.partners(self.jobs[job_id])
 
-    def explain(self, job_id: JobId, now_s: float) -> list[Reason]:
+    def explain(self, job_id: domain.JobId, now_s: float) -> list[domain.Reason]:
         """Why the job is where it is: for a queued one what would have to change, first things first."""
         return self.explaining(now_s).explain(self.jobs[job_id])
 
-    def never_fits(self, spec: JobSpec) -> Reason | None:
+    def never_fits(self, spec: domain.JobSpec) -> domain.Reason | None:
         """Why a job like this could never start on the hosts known now; None if it could, or if no
         host has joined yet."""
         return self.explaining(self.now_s).never_fits(spec)

@@ -15,16 +15,14 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from cotenant.controller.domain import (
-    JobId,
-)
+from cotenant.controller import domain
 from cotenant.controller.performance import XiSource
 
 SPELLS_KEPT = 60
 """Sets of co-tenants kept per attempt; the rest goes into one spell beside `OTHERS`."""
 UNCOUNTED_MAX = 200
 """Changes between two reports of steps; after more of them nothing is known until the next report."""
-OTHERS = (JobId("others"),)
+OTHERS = (domain.JobId("others"),)
 
 Activity = Literal["loads", "trains", "leaves"]
 
@@ -32,7 +30,7 @@ Activity = Literal["loads", "trains", "leaves"]
 class Foretold(msgspec.Struct, frozen=True, kw_only=True):
     """The forecast for a pair when it was made: step time beside the other / alone."""
 
-    beside: JobId
+    beside: domain.JobId
     xi: float
     source: XiSource
     margin: float | None = None
@@ -42,7 +40,7 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """What the policy expected of placing this attempt beside a job: average of the two ends, from then."""
 
-    beside: JobId
+    beside: domain.JobId
     shared_s: float
     sequential_s: float
     """The same if one runs after the other."""
@@ -51,7 +49,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 class Spell(msgspec.Struct, kw_only=True):
     """All the time an attempt trained beside the same others."""
 
-    beside: tuple[JobId, ...]
+    beside: tuple[domain.JobId, ...]
     """Those that trained on a device of it, by number."""
     from_s: float
     to_s: float
@@ -68,7 +66,7 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
     doing: Activity
     from_s: float
     to_s: float
-    beside: tuple[JobId, ...] = ()
+    beside: tuple[domain.JobId, ...] = ()
     pace: float = 1.0
     """Expected steps per second, relative to the attempt's other spans."""
     share: float = 0.0
@@ -161,7 +159,7 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
         self.train_device_s, self.spells = 0.0, []
         self.step, self.uncounted = None, []
 
-    def loaded_beside(self, other: JobId, since_s: float, now_s: float) -> None:
+    def loaded_beside(self, other: domain.JobId, since_s: float, now_s: float) -> None:
         """The other job loaded all the time since then: that was no training beside it."""
         self._begin_span(now_s)
         self.uncounted = [_apart(other, since_s, piece) for piece in self.uncounted]
@@ -223,7 +221,7 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
 SpanT = TypeVar("SpanT", HeldSpan, Spell)
 
 
-def _apart(other: JobId, since_s: float, known: SpanT) -> SpanT:
+def _apart(other: domain.JobId, since_s: float, known: SpanT) -> SpanT:
     """Returns `known` without the other job, if `known` began at that time or later."""
     if known.from_s < since_s:
         return known

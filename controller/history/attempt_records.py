@@ -10,29 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    UNTOLD,
-    AttemptNo,
-    Defer,
-    DeviceId,
-    Hold,
-    HostId,
-    Job,
-    JobId,
-    JobWords,
-    LaunchKind,
-    OwnersText,
-    Phase,
-    Place,
-    Preempt,
-    Reason,
-    RefusedChange,
-    Resize,
-    Share,
-    StopCause,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history.attempt_account import AttemptAccount
 
@@ -44,16 +22,16 @@ fault beside one; to go on with another number of devices."""
 class AttemptRecord(msgspec.Struct, kw_only=True):
     """The record of one attempt on its devices."""
 
-    attempt: AttemptNo
-    devices: tuple[DeviceId, ...]
-    hosts: tuple[HostId, ...]
+    attempt: domain.AttemptNo
+    devices: tuple[domain.DeviceId, ...]
+    hosts: tuple[domain.HostId, ...]
     """Host of each device."""
     accumulation_steps: int
     sub_batch: int | None
     launched_s: float
     start_step: int
     end_step: int = 0
-    co_tenants: tuple[JobId, ...] = ()
+    co_tenants: tuple[domain.JobId, ...] = ()
     first_step_s: float | None = None
     first_step: int | None = None
     assumed_s: float | None = None
@@ -62,23 +40,23 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     stop_requested_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
-    reason: OwnersText = ""
+    reason: domain.OwnersText = ""
     public_reason: str = ""
     """The same for everybody."""
     exact: bool | None = None
     proven: int = 0
     """So many steps after its resume came out as they had before."""
-    refused: RefusedChange = ""
+    refused: domain.RefusedChange = ""
     """It ended because splitting or resuming it would have changed its result."""
-    stop_reason: Reason | None = None
+    stop_reason: domain.Reason | None = None
     failed_as: Literal["", "infra-failed", "user-failed"] = ""
     """The worst that a host of its gang said of it; empty: none of them said that it failed."""
-    failure: OwnersText = ""
+    failure: domain.OwnersText = ""
     """What failed, in that host's words."""
-    public_failure: str = UNTOLD
+    public_failure: str = domain.UNTOLD
     """The same for everybody."""
-    launch: LaunchKind = ""
-    launch_why: OwnersText = ""
+    launch: domain.LaunchKind = ""
+    launch_why: domain.OwnersText = ""
     """Why a host did not start it warm."""
     account: AttemptAccount = msgspec.field(default_factory=AttemptAccount)
     """What it had of its devices."""
@@ -88,10 +66,10 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """What its job had waited in all when it was launched."""
     fraction: float = 1.0
     """Below 1: the part of its one device that it had."""
-    words: JobWords = JobWords()
+    words: domain.JobWords = domain.JobWords()
     """What it told, as its gang's first host has it."""
 
-    energy_by_host_j: dict[HostId, float] = {}
+    energy_by_host_j: dict[domain.HostId, float] = {}
     """What the attempt used, by host, as far as it was told."""
 
     @property
@@ -106,7 +84,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
 
 
 ALWAYS_S: Final = -float("inf")
-AttemptsOf = Callable[[JobId], Sequence[AttemptRecord]]
+AttemptsOf = Callable[[domain.JobId], Sequence[AttemptRecord]]
 """The attempts of a job, the oldest first."""
 
 
@@ -115,35 +93,37 @@ class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
 
     at_s: float
     event: str
-    job_id: JobId | None
+    job_id: domain.JobId | None
     what: str
-    reason: Reason
+    reason: domain.Reason
 
 
-def resume_reason(event: ev.CapabilitiesSeen) -> Reason:
+def resume_reason(event: ev.CapabilitiesSeen) -> domain.Reason:
     if event.exact:
-        return because("resumed-exact", event.step)
-    return because("resumed-equivalent", event.step, event.note or "something differs")
+        return domain.because("resumed-exact", event.step)
+    return domain.because("resumed-equivalent", event.step, event.note or "something differs")
 
 
-def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> Reason:
+def why_it_ended(job: domain.Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> domain.Reason:
     """What ended the attempt (not what the job waits for now, nor why it has started again): a failure comes
     before a lost host, and either before the request to stop that it forestalled."""
-    if job.attempt.number == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
+    if job.attempt.number == attempt_record.attempt and (
+        job.phase in domain.ENDED or job.phase is domain.Phase.HELD
+    ):
         return job.reason
     if attempt_record.failed_as == "user-failed":
-        return because("user-failed", attempt_record.failure, attempt_record.public_failure)
+        return domain.because("user-failed", attempt_record.failure, attempt_record.public_failure)
     if attempt_record.refused == "split":
-        return because("unsplit", attempt_record.failure)
+        return domain.because("unsplit", attempt_record.failure)
     if attempt_record.refused == "resume":
-        return because("otherwise", attempt_record.failure, job.durable_step)
+        return domain.because("otherwise", attempt_record.failure, job.durable_step)
     if isinstance(event, ev.HostLost):
-        return because("host-lost", event.host_id, event.by)
+        return domain.because("host-lost", event.host_id, event.by)
     if attempt_record.failed_as and not _went_with_host(attempt_record):
-        return because("infra-failed", attempt_record.failure, attempt_record.public_failure)
+        return domain.because("infra-failed", attempt_record.failure, attempt_record.public_failure)
     if attempt_record.stop_reason is not None:
         return attempt_record.stop_reason
-    return because("stopped-as", *_words_of(event))
+    return domain.because("stopped-as", *_words_of(event))
 
 
 def _words_of(event: ev.AnyEvent) -> tuple[str, str]:
@@ -153,21 +133,21 @@ def _words_of(event: ev.AnyEvent) -> tuple[str, str]:
     return ended, ended
 
 
-def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> str:
+def outcome_of(job: domain.Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> str:
     """How an attempt ended, in the words of `show`."""
     if isinstance(event, ev.HostLost):
         return "host-lost"
-    if job.phase is Phase.CANCELLED:
+    if job.phase is domain.Phase.CANCELLED:
         return "cancelled"
-    if attempt_record.refused and job.phase is not Phase.FAILED:
+    if attempt_record.refused and job.phase is not domain.Phase.FAILED:
         return f"{attempt_record.refused}-refused"
     if isinstance(event, ev.AttemptEnded):
         if attempt_record.failed_as and not _went_with_host(attempt_record):
-            is_last = job.attempt.number == attempt_record.attempt and job.phase is Phase.FAILED
+            is_last = job.attempt.number == attempt_record.attempt and job.phase is domain.Phase.FAILED
             return "user-failed" if is_last and job.reason.code == "user-failed" else attempt_record.failed_as
         if event.verdict.outcome != "stopped" or attempt_record.stop_requested_s is None:
             return event.verdict.outcome
-        if job.phase is Phase.FAILED:
+        if job.phase is domain.Phase.FAILED:
             return "stopped"
         if attempt_record.cause == "resized":
             return "resized"
@@ -184,27 +164,29 @@ def _went_with_host(attempt_record: AttemptRecord) -> bool:
     return lost and attempt_record.failed_as != "user-failed"
 
 
-CAUSES: dict[StopCause, EndCause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
+CAUSES: dict[domain.StopCause, EndCause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
 """Codes of stops that follow from a failure: when a part of a gang is gone, the engine stops the rest."""
 
 
-def add_if_missing(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
+def add_if_missing(jobs: tuple[domain.JobId, ...], job_id: domain.JobId) -> tuple[domain.JobId, ...]:
     return jobs if job_id in jobs else (*jobs, job_id)
 
 
-def action_in_words(action: Place | Share | Preempt | Resize | Hold | Defer) -> str:
+def action_in_words(
+    action: domain.Place | domain.Share | domain.Preempt | domain.Resize | domain.Hold | domain.Defer,
+) -> str:
     """An action as a short phrase."""
     match action:
-        case Place() | Share():
+        case domain.Place() | domain.Share():
             s = action.accumulation_steps
             steps = f" with {s} accumulation steps" if s > 1 else ""
             return f"{type(action).__name__.lower()} on {', '.join(action.devices)}{steps}"
-        case Preempt():
+        case domain.Preempt():
             return "preempt" + (f" for {action.for_job}" if action.for_job else "")
-        case Resize():
+        case domain.Resize():
             return f"resize to {', '.join(action.devices)}"
-        case Hold():
+        case domain.Hold():
             return "hold back"
-        case Defer():
+        case domain.Defer():
             return "put off"

@@ -10,15 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    EtaInterval,
-    EtaKind,
-    JobId,
-    JobSpec,
-    ToldEta,
-    ToldInterval,
-)
+from cotenant.controller import domain
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.history.etas import EtaBook, LengthClaim, plain, policy_label
 from cotenant.controller.models.eta import ENOUGH, Pools
@@ -30,7 +22,7 @@ ROLL_OUTS: Final = 12
 class SupposedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that nobody has submitted, as if it came."""
 
-    spec: JobSpec
+    spec: domain.JobSpec
     after_s: float = 0.0
     """It comes in so many seconds."""
     policy: str = ""
@@ -47,14 +39,14 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
     pools: Pools
     """They hold errors of the policy in force only."""
     policy: str
-    claims: dict[JobId, list[LengthClaim]]
-    revisits: frozenset[JobId]
+    claims: dict[domain.JobId, list[LengthClaim]]
+    revisits: frozenset[domain.JobId]
     """Jobs that have been told of before: what is told of them now is a revisit."""
     seed: int
     count: int = ROLL_OUTS
-    jobs: frozenset[JobId] | None = None
+    jobs: frozenset[domain.JobId] | None = None
     """Only these; None: all that have not ended."""
-    arriving: tuple[JobSpec, ...] = ()
+    arriving: tuple[domain.JobSpec, ...] = ()
     """Jobs that might come now: the question is about these instead of those that are there."""
     supposed: SupposedJob | None = None
     """The answer is about this job alone."""
@@ -65,8 +57,8 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
     """How much later a job would end, in the same futures."""
 
-    job_id: JobId
-    by: EtaInterval
+    job_id: domain.JobId
+    by: domain.EtaInterval
 
 
 class ArrivalEffect(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +68,9 @@ class ArrivalEffect(msgspec.Struct, frozen=True, kw_only=True):
     """The first of them would start at once."""
     reasons: tuple[str, ...] = ()
     """Why it would start, or wait."""
-    ahead: tuple[JobId, ...] = ()
+    ahead: tuple[domain.JobId, ...] = ()
     """Who would stand before it in the queue."""
-    waits_for: tuple[JobId, ...] = ()
+    waits_for: tuple[domain.JobId, ...] = ()
     """Whose devices it would take, the first to leave before the others."""
     delays: tuple[Delay, ...] = ()
     """Jobs that would end later, the longest delay first."""
@@ -87,11 +79,11 @@ class ArrivalEffect(msgspec.Struct, frozen=True, kw_only=True):
 class JobEta(msgspec.Struct, frozen=True, kw_only=True):
     """What can be said of one job, in seconds from when it was asked."""
 
-    job_id: JobId
-    kind: EtaKind
-    finish: ToldInterval | None = None
+    job_id: domain.JobId
+    kind: domain.EtaKind
+    finish: domain.ToldInterval | None = None
     """None: nobody can say."""
-    start: ToldInterval | None = None
+    start: domain.ToldInterval | None = None
     """None: nobody can say, or it has started."""
     errors: int = 0
     """How many earlier errors of this policy and kind correct it."""
@@ -128,8 +120,8 @@ def question_of(
     *,
     seed: int,
     count: int = ROLL_OUTS,
-    jobs: Collection[JobId] | None = None,
-    arriving: tuple[JobSpec, ...] = (),
+    jobs: Collection[domain.JobId] | None = None,
+    arriving: tuple[domain.JobSpec, ...] = (),
     is_exact: bool = False,
 ) -> EtaQuestion:
     """A question about the engine as it is now."""
@@ -155,16 +147,16 @@ def image_of(engine: Engine) -> bytes:
     jobs = [
         msgspec.structs.replace(job, spec=plain(job.spec))
         for job in snapshot.ledger.jobs
-        if job.phase not in ENDED
+        if job.phase not in domain.ENDED
     ]
     snapshot.ledger = msgspec.structs.replace(snapshot.ledger, jobs=jobs, ended=[])
     return msgspec.msgpack.encode(snapshot)
 
 
-def comparable_eta(eta: JobEta) -> ToldEta | None:
+def comparable_eta(eta: JobEta) -> domain.ToldEta | None:
     """The interval as it will be compared with the job's end; None where there is nothing to compare."""
     if eta.finish is None or not eta.is_length_known:
         return None
-    return ToldEta(
+    return domain.ToldEta(
         job_id=eta.job_id, kind=eta.kind, finish=eta.finish, start=eta.start, is_calibrated=eta.is_calibrated
     )

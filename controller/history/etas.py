@@ -12,20 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    OVERRUN,
-    RUNNING,
-    WAITING,
-    EtaKind,
-    Job,
-    JobId,
-    JobSpec,
-    Launch,
-    Phase,
-    ToldEta,
-    basis_of,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.models.eta import ArrivalSeen, EtaError, KnownLength, Pools, errors_of
@@ -50,7 +37,7 @@ class LengthClaim(msgspec.Struct, frozen=True, array_like=True):
 class OpenEta(msgspec.Struct, kw_only=True):
     """An interval that was told and not yet compared."""
 
-    told: ToldEta
+    told: domain.ToldEta
     at_s: float
     is_void: bool = False
     """The policy has changed since: it is not scored."""
@@ -60,8 +47,8 @@ class SavedEtas(msgspec.Struct, kw_only=True):
     """The whole book as a value."""
 
     pools: Pools = msgspec.field(default_factory=Pools)
-    claims: dict[JobId, list[LengthClaim]] = {}
-    open: dict[JobId, list[OpenEta]] = {}
+    claims: dict[domain.JobId, list[LengthClaim]] = {}
+    open: dict[domain.JobId, list[OpenEta]] = {}
 
 
 def policy_label(engine: Engine) -> str:
@@ -86,16 +73,16 @@ class EtaBook:
         return self._saved.pools
 
     @property
-    def claims(self) -> Mapping[JobId, Sequence[LengthClaim]]:
+    def claims(self) -> Mapping[domain.JobId, Sequence[LengthClaim]]:
         """Claims about jobs that have not ended, the newest last."""
         return self._saved.claims
 
     @property
-    def told_of(self) -> frozenset[JobId]:
+    def told_of(self) -> frozenset[domain.JobId]:
         """Jobs that have been told of; what is told of them now is a revisit."""
         return frozenset(job_id for job_id, told in self._saved.open.items() if told)
 
-    def overdue(self, kind: EtaKind, now_s: float) -> int:
+    def overdue(self, kind: domain.EtaKind, now_s: float) -> int:
         """How many calibrated intervals under the policy in force are over while their jobs go on."""
         told = (each for theirs in self._saved.open.values() for each in theirs)
         return sum(
@@ -112,7 +99,7 @@ class EtaBook:
         known = len(self.pools.errors_of(policy_label(engine), "submission"))
         return waiting / (waiting + known) if waiting else 0.0
 
-    def kind_due(self, job: Job, now_s: float) -> EtaKind | None:
+    def kind_due(self, job: domain.Job, now_s: float) -> domain.EtaKind | None:
         """The kind under which an interval told now will be compared; None: not at all."""
         told = self._saved.open.get(job.job_id)
         if not told:
@@ -139,7 +126,7 @@ class EtaBook:
                 self._told_anew(engine, event.job_id)
             case ev.AttemptEnded() | ev.CancelRequested():
                 job = engine.jobs.get(event.job_id)
-                if job is None or job.phase in ENDED:
+                if job is None or job.phase in domain.ENDED:
                     return self._note_end(engine, event.job_id, job)
             case ev.PolicyChanged():
                 for told in self._saved.open.values():
@@ -166,27 +153,27 @@ class EtaBook:
         )
         pools.add_arrival(arrival, engine.now_s)
 
-    def _told_anew(self, engine: Engine, job_id: JobId) -> None:
+    def _told_anew(self, engine: Engine, job_id: domain.JobId) -> None:
         """The estimate of a waiting job may have changed; one that had ended has no claims."""
         job = engine.jobs.get(job_id)
-        if job is not None and job.phase in WAITING:
+        if job is not None and job.phase in domain.WAITING:
             claim = claim_of(job, engine.now_s)
             self._saved.claims[job_id] = [claim] if claim is not None else []
 
-    def _claim(self, job: Job, now_s: float) -> None:
+    def _claim(self, job: domain.Job, now_s: float) -> None:
         claims = self._saved.claims.get(job.job_id)
-        if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate.source.endswith(OVERRUN):
+        if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate.source.endswith(domain.OVERRUN):
             return
-        if any(claim.source == basis_of(job.estimate.source) for claim in claims):
+        if any(claim.source == domain.basis_of(job.estimate.source) for claim in claims):
             return
         claim = claim_of(job, now_s)
         if claim is not None:
             claims.append(claim)
 
-    def _note_end(self, engine: Engine, job_id: JobId, job: Job | None) -> Sequence[EtaError]:
+    def _note_end(self, engine: Engine, job_id: domain.JobId, job: domain.Job | None) -> Sequence[EtaError]:
         claims = self._saved.claims.pop(job_id, [])
         told = self._saved.open.pop(job_id, [])
-        if job is None or job.phase is not Phase.DONE or job.spec.profiling == "only":
+        if job is None or job.phase is not domain.Phase.DONE or job.spec.profiling == "only":
             return ()
         pools, true_s = self._saved.pools, true_length_s(job)
         if true_s is not None and true_s > 0.0:
@@ -201,36 +188,36 @@ class EtaBook:
     def _note_told(self, engine: Engine, event: ev.EtasTold) -> None:
         for told in event.etas:
             job = engine.jobs.get(told.job_id)
-            if job is not None and job.phase not in ENDED:
+            if job is not None and job.phase not in domain.ENDED:
                 self._saved.open.setdefault(told.job_id, []).append(OpenEta(told=told, at_s=event.at_s))
         for job_id in [*self._saved.claims]:
             job = engine.jobs.get(job_id)
-            if job is None or job.phase in ENDED:  # In a way that no event of its own told.
+            if job is None or job.phase in domain.ENDED:  # In a way that no event of its own told.
                 self._saved.open.pop(job_id, None)
                 del self._saved.claims[job_id]
 
 
-def claim_of(job: Job, now_s: float) -> LengthClaim | None:
+def claim_of(job: domain.Job, now_s: float) -> LengthClaim | None:
     """What its present source expects the job to need in all; None: no source is about this job."""
     left_s = job.known_left_s(now_s)
     if left_s is None:
         return None
-    return LengthClaim(basis_of(job.estimate.source), run_s(job, now_s) + left_s)
+    return LengthClaim(domain.basis_of(job.estimate.source), run_s(job, now_s) + left_s)
 
 
-def grounds_of(job: Job) -> str:
+def grounds_of(job: domain.Job) -> str:
     """What an ETA of the job rests on, apart from time: where this has changed, the ETA is void."""
-    spec, source = job.spec, basis_of(job.estimate.source)
+    spec, source = job.spec, domain.basis_of(job.estimate.source)
     said = (spec.expected_s, spec.iterations, spec.time_limit_s, spec.budget_s, spec.begin_s, spec.after)
-    return repr((source, job.progress.total_steps, job.phase is Phase.HELD, *said))
+    return repr((source, job.progress.total_steps, job.phase is domain.Phase.HELD, *said))
 
 
-def run_s(job: Job, now_s: float) -> float:
+def run_s(job: domain.Job, now_s: float) -> float:
     """What it has trained so far, at whatever pace."""
-    return job.spent.run_s + (now_s - job.phase_since_s if job.phase is RUNNING else 0.0)
+    return job.spent.run_s + (now_s - job.phase_since_s if job.phase is domain.RUNNING else 0.0)
 
 
-def true_length_s(job: Job) -> float | None:
+def true_length_s(job: domain.Job) -> float | None:
     """What a job that has ended took to train, alone; None where it shared and its own pace is unknown."""
     if not job.co_tenants:
         return job.spent.run_s
@@ -241,7 +228,7 @@ def true_length_s(job: Job) -> float | None:
     )
 
 
-def error_of(each: OpenEta, job: Job) -> EtaError:
+def error_of(each: OpenEta, job: domain.Job) -> EtaError:
     """How an interval turned out."""
     told = each.told
     assert job.ended_s is not None
@@ -260,6 +247,6 @@ def error_of(each: OpenEta, job: Job) -> EtaError:
     )
 
 
-def plain(spec: JobSpec) -> JobSpec:
+def plain(spec: domain.JobSpec) -> domain.JobSpec:
     """The launch reduced to what makes a job the kind that it is."""
-    return msgspec.structs.replace(spec, launch=Launch(argv=spec.launch.argv))
+    return msgspec.structs.replace(spec, launch=domain.Launch(argv=spec.launch.argv))

@@ -10,50 +10,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    ON_DEVICES,
-    AnyCommand,
-    Compute,
-    DeviceId,
-    HostId,
-    Job,
-    JobId,
-    JobWords,
-    Phase,
-    Placement,
-    Preempt,
-    Reason,
-    Resize,
-    StartAttempt,
-    StopAttempt,
-    Wake,
-    because,
-    idle_reason,
-    render,
-    render_whole,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.history.attempt_account import (
-    Activity,
-    AttemptAccount,
-    Foretold,
-    HeldSpan,
-    Promise,
-)
-from cotenant.controller.history.attempt_records import (
-    CAUSES,
-    AttemptRecord,
-    HistoryNote,
-    action_in_words,
-    add_if_missing,
-    outcome_of,
-    resume_reason,
-    why_it_ended,
-)
+from cotenant.controller.history import attempt_account, attempt_records
 from cotenant.controller.history.etas import policy_label
 
+AttemptEvent = (
+    ev.AttemptStarted
+    | ev.FirstStepDone
+    | ev.ProgressSeen
+    | ev.CapabilitiesSeen
+    | ev.CheckpointDurable
+    | ev.AttemptEnded
+)
+"""What happens to one attempt."""
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40
 NOTES_KEPT = 1_000
@@ -73,9 +44,9 @@ class PolicyInForce(msgspec.Struct, frozen=True, array_like=True):
 class SavedHistory(msgspec.Struct, kw_only=True):
     """The whole history as a value."""
 
-    stretches: dict[JobId, list[AttemptRecord]] = {}
-    job_notes: dict[JobId, list[HistoryNote]] = {}
-    notes: list[HistoryNote] = []
+    stretches: dict[domain.JobId, list[attempt_records.AttemptRecord]] = {}
+    job_notes: dict[domain.JobId, list[attempt_records.HistoryNote]] = {}
+    notes: list[attempt_records.HistoryNote] = []
     policies: list[PolicyInForce] = []
     """The oldest first; a journal's first one has been in force since before."""
 
@@ -83,9 +54,9 @@ class SavedHistory(msgspec.Struct, kw_only=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job with its attempts and the decisions about it: what the journal keeps of one that is forgotten."""
 
-    job: Job
-    attempts: Sequence[AttemptRecord]
-    notes: Sequence[HistoryNote]
+    job: domain.Job
+    attempts: Sequence[attempt_records.AttemptRecord]
+    notes: Sequence[attempt_records.HistoryNote]
     """Oldest first."""
 
 
@@ -94,11 +65,11 @@ class History:
 
     def __init__(self, saved: SavedHistory | None = None) -> None:
         self._saved = saved if saved is not None else SavedHistory()
-        self._open: dict[JobId, AttemptRecord] = {}
-        self._on_host: dict[HostId, dict[JobId, None]] = {}
+        self._open: dict[domain.JobId, attempt_records.AttemptRecord] = {}
+        self._on_host: dict[domain.HostId, dict[domain.JobId, None]] = {}
         self.forgotten: list[JobRecord] = []
         """Jobs that the engine forgot at the last event."""
-        self.closed: list[tuple[Job, AttemptRecord]] = []
+        self.closed: list[tuple[domain.Job, attempt_records.AttemptRecord]] = []
         """Attempts that ended at the last event, with their jobs."""
         for job_id, attempts in self._saved.stretches.items():
             if attempts and attempts[-1].ended_s is None:
@@ -109,19 +80,19 @@ class History:
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def attempts(self, job_id: JobId) -> Sequence[AttemptRecord]:
+    def attempts(self, job_id: domain.JobId) -> Sequence[attempt_records.AttemptRecord]:
         return self._saved.stretches.get(job_id, ())
 
-    def newest(self, job_id: JobId) -> AttemptRecord | None:
+    def newest(self, job_id: domain.JobId) -> attempt_records.AttemptRecord | None:
         known = self._saved.stretches.get(job_id)
         return known[-1] if known else None
 
-    def notes(self, job_id: JobId | None, limit: int) -> Iterator[HistoryNote]:
+    def notes(self, job_id: domain.JobId | None, limit: int) -> Iterator[attempt_records.HistoryNote]:
         """Yields the notes on a job, or on all, newest first."""
         notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
         yield from notes[: -limit - 1 : -1]
 
-    def record(self, job: Job) -> JobRecord:
+    def record(self, job: domain.Job) -> JobRecord:
         notes = self._saved.job_notes.get(job.job_id, ())
         return JobRecord(job=job, attempts=self.attempts(job.job_id), notes=notes)
 
@@ -130,7 +101,7 @@ class History:
 
     # --- Watching ----------------------------------------------------------------------------------
 
-    def observe(self, engine: Engine, event: ev.AnyEvent, commands: Iterable[AnyCommand]) -> None:
+    def observe(self, engine: Engine, event: ev.AnyEvent, commands: Iterable[domain.AnyCommand]) -> None:
         """Takes in what one `handle` (or `fold`) did."""
         now_s = engine.now_s
         name = type(event).__name__
@@ -141,18 +112,22 @@ class History:
         touched = dict.fromkeys(self._affected_jobs(event))  # In order: the same history in every process.
         # Before a job that ends starts again elsewhere in the same event: its partners stay where it was.
         where = [self._open[job_id].devices for job_id in touched if job_id in self._open]
-        started: list[JobId] = []
+        started: list[domain.JobId] = []
         for command in commands:
-            if isinstance(command, StartAttempt):
+            if isinstance(command, domain.StartAttempt):
                 self._note_starts(engine, event, command, started)
-            elif isinstance(command, StopAttempt):
+            elif isinstance(command, domain.StopAttempt):
                 self._stop_asked(engine, command)
                 touched[command.job_id] = None
         for action in engine.decision.actions:
-            if not isinstance(action, (Wake, Compute)):
-                self._note(HistoryNote(now_s, name, action.job_id, action_in_words(action), action.reason))
+            if not isinstance(action, (domain.Wake, domain.Compute)):
+                self._note(
+                    attempt_records.HistoryNote(
+                        now_s, name, action.job_id, attempt_records.action_in_words(action), action.reason
+                    )
+                )
         for refusal in engine.refusals:
-            self._note(HistoryNote(now_s, name, None, "refused", refusal))
+            self._note(attempt_records.HistoryNote(now_s, name, None, "refused", refusal))
         where += [self._open[job_id].devices for job_id in touched if job_id in self._open]
         for job_id in touched:
             self._close_if_over(engine, job_id, event)
@@ -165,7 +140,7 @@ class History:
         self.forgotten = [self.record(job) for job in engine.forgotten]
         self._forget_old(engine)
 
-    def _keep_open(self, job_id: JobId, attempt_record: AttemptRecord) -> None:
+    def _keep_open(self, job_id: domain.JobId, attempt_record: attempt_records.AttemptRecord) -> None:
         self._open[job_id] = attempt_record
         for host_id in attempt_record.hosts:
             self._on_host.setdefault(host_id, {})[job_id] = None
@@ -173,7 +148,9 @@ class History:
     def _take_event(self, event: ev.AnyEvent, now_s: float) -> None:
         if isinstance(event, ev.TroubleSeen):
             self._note(
-                HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
+                attempt_records.HistoryNote(
+                    now_s, "TroubleSeen", event.job_id, "trouble", domain.because("trouble", event.what)
+                )
             )
         elif isinstance(event, ev.OutputSeen):
             self._note_output(event)
@@ -182,23 +159,20 @@ class History:
         elif isinstance(event, ev.SpecChanged):
             words = ", ".join(f"{name} {value}" for name, value in event.changes.items())
             self._note(
-                HistoryNote(now_s, "SpecChanged", event.job_id, "set", because("set-by", event.by, words))
+                attempt_records.HistoryNote(
+                    now_s, "SpecChanged", event.job_id, "set", domain.because("set-by", event.by, words)
+                )
             )
-        if not isinstance(
-            event,
-            (
-                ev.AttemptStarted,
-                ev.FirstStepDone,
-                ev.ProgressSeen,
-                ev.CapabilitiesSeen,
-                ev.CheckpointDurable,
-                ev.AttemptEnded,
-            ),
-        ):
+        if not isinstance(event, AttemptEvent):
             return
         attempt_record = self._open.get(event.job_id)
-        if attempt_record is None or attempt_record.attempt != event.attempt:
-            return
+        if attempt_record is not None and attempt_record.attempt == event.attempt:
+            self._take_attempt_event(attempt_record, event, now_s)
+
+    def _take_attempt_event(
+        self, attempt_record: attempt_records.AttemptRecord, event: AttemptEvent, now_s: float
+    ) -> None:
+        """Something that happened to the newest attempt of a job."""
         if isinstance(event, ev.AttemptStarted):
             if attempt_record.launch != "cold":
                 attempt_record.launch, attempt_record.launch_why = event.launch, event.launch_why
@@ -217,7 +191,13 @@ class History:
             if event.exact is not None and attempt_record.exact is None:
                 attempt_record.exact = event.exact
                 self._note(
-                    HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resume_reason(event))
+                    attempt_records.HistoryNote(
+                        now_s,
+                        "CapabilitiesSeen",
+                        event.job_id,
+                        "resume",
+                        attempt_records.resume_reason(event),
+                    )
                 )
         elif isinstance(event, ev.AttemptEnded):
             _note_end(attempt_record, event)
@@ -231,7 +211,7 @@ class History:
         known = self._open.get(event.job_id)
         if known is None or known.attempt != event.attempt:
             return
-        if known.hosts[0] == event.host_id or known.words == JobWords():
+        if known.hosts[0] == event.host_id or known.words == domain.JobWords():
             known.words = msgspec.structs.replace(event.words, lost=event.words.lost or known.words.lost)
         elif event.words.lost and not known.words.lost:
             known.words = msgspec.structs.replace(known.words, lost=event.words.lost)
@@ -244,11 +224,13 @@ class History:
         known = attempt_record.account.idle_now
         began_s = event.since_s if event.since_s is not None else known.from_s if known is not None else now_s
         attempt_record.account.note_idle(now_s, event.since_s)
-        reason = idle_reason("over" if event.since_s is None else event.stage, now_s - began_s)
+        reason = domain.idle_reason("over" if event.since_s is None else event.stage, now_s - began_s)
         if event.stage != "stop":
-            self._note(HistoryNote(now_s, "IdleSeen", event.job_id, "idle", reason))
+            self._note(attempt_records.HistoryNote(now_s, "IdleSeen", event.job_id, "idle", reason))
 
-    def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
+    def _first_step(
+        self, attempt_record: attempt_records.AttemptRecord, event: ev.FirstStepDone, now_s: float
+    ) -> None:
         if event.assumed:
             if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
                 self._ran_unseen(attempt_record, now_s)
@@ -263,12 +245,14 @@ class History:
             attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
 
     @staticmethod
-    def _ran_unseen(attempt_record: AttemptRecord, now_s: float) -> None:
+    def _ran_unseen(attempt_record: attempt_records.AttemptRecord, now_s: float) -> None:
         """No step was seen: it counts as training since its launch."""
         attempt_record.assumed_s = attempt_record.launched_s
         attempt_record.account.worked_until(now_s)
 
-    def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
+    def _correct_start(
+        self, job_id: domain.JobId, mine: attempt_records.AttemptRecord, assumed_s: float, now_s: float
+    ) -> None:
         """The first step comes only now: what was counted since it was assumed was loading, and nobody
         trained beside the job in that time."""
         mine.account.loaded_until(now_s)
@@ -283,7 +267,7 @@ class History:
             known.append(PolicyInForce(engine.now_s, label))
             del known[:-POLICIES_KEPT]
 
-    def _affected_jobs(self, event: ev.AnyEvent) -> Iterator[JobId]:
+    def _affected_jobs(self, event: ev.AnyEvent) -> Iterator[domain.JobId]:
         """Jobs of which this event may end an attempt, or change what it does."""
         if isinstance(event, (ev.HostLost, ev.HostJoined)):
             host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
@@ -293,7 +277,7 @@ class History:
 
     # --- Accounts ----------------------------------------------------------------------------------
 
-    def _turn(self, engine: Engine, job_id: JobId) -> None:
+    def _turn(self, engine: Engine, job_id: domain.JobId) -> None:
         """A job's co-tenants, or what it does on its devices, may have changed: the account goes on with a
         new span."""
         attempt_record = self._open.get(job_id)
@@ -310,7 +294,7 @@ class History:
     # --- Beginning and ending ----------------------------------------------------------------------
 
     def _note_starts(
-        self, engine: Engine, event: ev.AnyEvent, command: StartAttempt, started: list[JobId]
+        self, engine: Engine, event: ev.AnyEvent, command: domain.StartAttempt, started: list[domain.JobId]
     ) -> None:
         job_id = command.job_id
         known = self._open.get(job_id)
@@ -318,7 +302,7 @@ class History:
             return  # Its other hosts, or the same command once more.
         if known is not None:
             self._close(engine, job_id, known, event)
-        attempt_record = AttemptRecord(
+        attempt_record = attempt_records.AttemptRecord(
             attempt=command.attempt,
             devices=tuple(device for member in command.gang for device in member.devices),
             hosts=tuple(member.host_id for member in command.gang for _ in member.devices),
@@ -327,7 +311,7 @@ class History:
             launched_s=engine.now_s,
             start_step=command.resume_step,
             end_step=command.resume_step,
-            account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
+            account=attempt_account.AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
             waited_s=engine.jobs[job_id].spent.wait_s,
             fraction=command.fraction,
         )
@@ -337,47 +321,65 @@ class History:
         del known_before[:-ATTEMPTS_KEPT]
         started.append(job_id)
 
-    def _join_partners(self, engine: Engine, job_id: JobId) -> None:
+    def _join_partners(self, engine: Engine, job_id: domain.JobId) -> None:
         mine = self._open[job_id]
         for other_id in engine.partners(job_id):
-            mine.co_tenants = add_if_missing(mine.co_tenants, other_id)
+            mine.co_tenants = attempt_records.add_if_missing(mine.co_tenants, other_id)
             theirs = self._open.get(other_id)
             if theirs is not None:
-                theirs.co_tenants = add_if_missing(theirs.co_tenants, job_id)
+                theirs.co_tenants = attempt_records.add_if_missing(theirs.co_tenants, job_id)
             xi = engine.view().pairs.interference(engine.jobs[job_id], engine.jobs[other_id])
-            expect(mine, Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
+            expect(
+                mine,
+                attempt_account.Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)),
+            )
             if theirs is not None:
-                expect(theirs, Foretold(beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)))
+                expect(
+                    theirs,
+                    attempt_account.Foretold(
+                        beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)
+                    ),
+                )
 
-    def _stop_asked(self, engine: Engine, command: StopAttempt) -> None:
+    def _stop_asked(self, engine: Engine, command: domain.StopAttempt) -> None:
         attempt_record = self._open.get(command.job_id)
         if attempt_record is None or attempt_record.attempt != command.attempt:
             return
         if attempt_record.stop_requested_s is None:
             attempt_record.stop_requested_s = engine.now_s
         attempt_record.stop_reason = command.reason
-        attempt_record.reason = render_whole(command.reason)
-        attempt_record.public_reason = render(command.reason)
+        attempt_record.reason = domain.render_whole(command.reason)
+        attempt_record.public_reason = domain.render(command.reason)
         job = engine.jobs.get(command.job_id)
-        attempt_record.cause = CAUSES.get(job.attempt.stop_cause, "") if job is not None else ""
+        attempt_record.cause = (
+            attempt_records.CAUSES.get(job.attempt.stop_cause, "") if job is not None else ""
+        )
         if attempt_record.cause == "preempted" and command.reason.code.startswith("parted-"):
             attempt_record.cause = "parted"
         if not any(  # The policy's own action tells it.
-            isinstance(action, (Preempt, Resize))
+            isinstance(action, (domain.Preempt, domain.Resize))
             and (action.job_id, action.reason) == (command.job_id, command.reason)
             for action in engine.decision.actions
         ):
-            self._note(HistoryNote(engine.now_s, "StopAttempt", command.job_id, "stop", command.reason))
+            self._note(
+                attempt_records.HistoryNote(
+                    engine.now_s, "StopAttempt", command.job_id, "stop", command.reason
+                )
+            )
 
-    def _close_if_over(self, engine: Engine, job_id: JobId, event: ev.AnyEvent) -> None:
+    def _close_if_over(self, engine: Engine, job_id: domain.JobId, event: ev.AnyEvent) -> None:
         attempt_record, job = self._open.get(job_id), engine.jobs.get(job_id)
         if attempt_record is None:
             return
-        if job is None or job.attempt.number != attempt_record.attempt or job.phase not in ON_DEVICES:
+        if job is None or job.attempt.number != attempt_record.attempt or job.phase not in domain.ON_DEVICES:
             self._close(engine, job_id, attempt_record, event)
 
     def _close(
-        self, engine: Engine, job_id: JobId, attempt_record: AttemptRecord, event: ev.AnyEvent
+        self,
+        engine: Engine,
+        job_id: domain.JobId,
+        attempt_record: attempt_records.AttemptRecord,
+        event: ev.AnyEvent,
     ) -> None:
         del self._open[job_id]
         for host_id in set(attempt_record.hosts):
@@ -392,29 +394,29 @@ class History:
         job = engine.jobs.get(job_id) or next(ended_now, None)
         if job is None:
             return
-        is_whole = job.phase is Phase.DONE or (job.phase in ENDED and not job.attempt.capable)
+        is_whole = job.phase is domain.Phase.DONE or (job.phase in domain.ENDED and not job.attempt.capable)
         if is_whole and not attempt_record.cause and attempt_record.trains_since_s is None:
             self._ran_unseen(attempt_record, end_s)
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
         if job.counts.crowded + job.outgrown > earlier:
             attempt_record.cause = "crowded"
-        attempt_record.outcome = outcome_of(job, attempt_record, event)
+        attempt_record.outcome = attempt_records.outcome_of(job, attempt_record, event)
         what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"
-        reason = why_it_ended(job, attempt_record, event)
-        why = attempt_record.reason = render_whole(reason)
-        attempt_record.public_reason = render(reason)
+        reason = attempt_records.why_it_ended(job, attempt_record, event)
+        why = attempt_record.reason = domain.render_whole(reason)
+        attempt_record.public_reason = domain.render(reason)
         if isinstance(event, ev.AttemptEnded) and event.verdict.outcome == "stopped" and event.verdict.detail:
             # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
             if event.verdict.detail not in why and why not in event.verdict.detail:
                 attempt_record.reason += f"; {event.verdict.detail}"
                 attempt_record.public_reason += f"; {event.verdict.said[1]}"
             if attempt_record.stop_reason == reason:  # Why is told already, by the note of the request.
-                said = (each.removesuffix(f" ({render(reason)})") for each in event.verdict.said)
-                reason = because("stopped-as", *said)
-        self._note(HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
+                said = (each.removesuffix(f" ({domain.render(reason)})") for each in event.verdict.said)
+                reason = domain.because("stopped-as", *said)
+        self._note(attempt_records.HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
         self.closed.append((job, attempt_record))
 
-    def _note(self, note: HistoryNote) -> None:
+    def _note(self, note: attempt_records.HistoryNote) -> None:
         if note.job_id is not None:
             mine = self._saved.job_notes.setdefault(note.job_id, [])
             if mine and (mine[-1].what, mine[-1].reason) == (note.what, note.reason):
@@ -433,7 +435,7 @@ class History:
                     del table[job_id]
 
 
-def _note_end(attempt_record: AttemptRecord, event: ev.AttemptEnded) -> None:
+def _note_end(attempt_record: attempt_records.AttemptRecord, event: ev.AttemptEnded) -> None:
     """What a host says at its part's end."""
     if event.energy_j is not None:
         attempt_record.energy_by_host_j[event.host_id] = event.energy_j
@@ -447,11 +449,17 @@ def _note_end(attempt_record: AttemptRecord, event: ev.AttemptEnded) -> None:
         attempt_record.failure, attempt_record.public_failure = event.verdict.said
 
 
-def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:
+def piece_now(
+    engine: Engine, job_id: domain.JobId, devices: Sequence[domain.DeviceId]
+) -> attempt_account.HeldSpan:
     """What a job on devices does there just now, beside whom, and how much of them is its own."""
     job, now_s = engine.jobs[job_id], engine.now_s
-    doing: Activity = (
-        "loads" if job.phase is Phase.LOADING else "trains" if job.phase is Phase.RUNNING else "leaves"
+    doing: attempt_account.Activity = (
+        "loads"
+        if job.phase is domain.Phase.LOADING
+        else "trains"
+        if job.phase is domain.Phase.RUNNING
+        else "leaves"
     )
     held = [tenants for device_id in devices if job_id in (tenants := engine.tenants(device_id))]
     part = job.placement.fraction if job.placement is not None else 1.0
@@ -459,10 +467,10 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
     if part < 1.0:
         others = {}  # They have theirs.
     others = {} if job.attempt.idle is not None else others  # Who is idle does not train beside anybody.
-    working = (o for o in others.values() if o.phase is Phase.RUNNING and o.attempt.idle is None)
+    working = (o for o in others.values() if o.phase is domain.Phase.RUNNING and o.attempt.idle is None)
     training = sorted(working, key=lambda o: o.number)
     slowest = max((engine.view().pairs.interference(job, other).first for other in training), default=1.0)
-    return HeldSpan(
+    return attempt_account.HeldSpan(
         doing=doing,
         from_s=now_s,
         to_s=now_s,
@@ -472,15 +480,17 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
     )
 
 
-def promise_of(placement: Placement | None) -> Promise | None:
+def promise_of(placement: domain.Placement | None) -> attempt_account.Promise | None:
     """The numbers of a sharing decision, where the reason has them."""
     match placement.reason if placement is not None else None:
-        case Reason("sharing-pays", (beside, float(shared_s), float(sequential_s), *_)):
-            return Promise(beside=JobId(str(beside)), shared_s=shared_s, sequential_s=sequential_s)
+        case domain.Reason("sharing-pays", (beside, float(shared_s), float(sequential_s), *_)):
+            return attempt_account.Promise(
+                beside=domain.JobId(str(beside)), shared_s=shared_s, sequential_s=sequential_s
+            )
     return None
 
 
-def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:
+def expect(attempt_record: attempt_records.AttemptRecord, forecast: attempt_account.Foretold) -> None:
     """Keeps the first forecast about each co-tenant."""
     account = attempt_record.account
     if all(known.beside != forecast.beside for known in account.forecasts):

@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cotenant.controller.domain import ENDED, Job, JobId
-from cotenant.controller.history.attempt_records import (
-    ALWAYS_S,
-    AttemptRecord,
-    AttemptsOf,
-    EndCause,
-)
+from cotenant.controller.history import attempt_records
 
 
 class Interrupted(msgspec.Struct, kw_only=True):
@@ -36,18 +31,21 @@ class Interrupted(msgspec.Struct, kw_only=True):
 
 
 def interruptions(
-    jobs: Mapping[JobId, Job], attempts: AttemptsOf, since_s: float = ALWAYS_S
-) -> dict[EndCause, Interrupted]:
+    jobs: Mapping[JobId, Job], attempts: attempt_records.AttemptsOf, since_s: float = attempt_records.ALWAYS_S
+) -> dict[attempt_records.EndCause, Interrupted]:
     """Returns the interruptions by cause. An attempt's pause counts with it; the load and the repeated steps
     of the next attempt count with the one before, so nothing counts twice."""
-    found: dict[EndCause, Interrupted] = {}
+    found: dict[attempt_records.EndCause, Interrupted] = {}
     for job in jobs.values():
         interruptions_of(job, attempts(job.job_id), since_s, found)
     return found
 
 
 def interruptions_of(
-    job: Job, known: Sequence[AttemptRecord], since_s: float, found: dict[EndCause, Interrupted]
+    job: Job,
+    known: Sequence[attempt_records.AttemptRecord],
+    since_s: float,
+    found: dict[attempt_records.EndCause, Interrupted],
 ) -> None:
     """Adds the interruptions of one job to `found`."""
     for number, attempt in enumerate(known):
@@ -60,7 +58,10 @@ def interruptions_of(
 
 
 def _add_interruption(
-    sums: Interrupted, job: Job, attempt: AttemptRecord, after: AttemptRecord | None
+    sums: Interrupted,
+    job: Job,
+    attempt: attempt_records.AttemptRecord,
+    after: attempt_records.AttemptRecord | None,
 ) -> None:
     sums.count += 1
     account = attempt.account

@@ -8,12 +8,8 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId
+from cotenant.controller.history import attempt_records
 from cotenant.controller.history.accounts import energy_by, held_by, idle_by, together
-from cotenant.controller.history.attempt_records import (
-    AttemptRecord,
-    AttemptsOf,
-    EndCause,
-)
 from cotenant.controller.history.interruptions import Interrupted, interruptions_of
 from cotenant.controller.knowledge import kind_of
 
@@ -52,10 +48,14 @@ class Use(msgspec.Struct, kw_only=True):
 
 
 def use_of(
-    jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float, now_s: float
+    jobs: Mapping[JobId, Job],
+    job: Job,
+    attempts: Sequence[attempt_records.AttemptRecord],
+    since_s: float,
+    now_s: float,
 ) -> Use:
     """What a job used since `since_s`."""
-    interrupted: dict[EndCause, Interrupted] = {}
+    interrupted: dict[attempt_records.EndCause, Interrupted] = {}
     interruptions_of(job, attempts, since_s, interrupted)
     energy = energy_by(attempts, since_s, now_s)
     return Use(
@@ -71,7 +71,9 @@ def use_of(
     )
 
 
-def waited_s(job: Job, attempts: Iterable[AttemptRecord], since_s: float, now_s: float) -> float:
+def waited_s(
+    job: Job, attempts: Iterable[attempt_records.AttemptRecord], since_s: float, now_s: float
+) -> float:
     """How long a job waited since `since_s`: before each attempt, and after the last until now or its end."""
     found = before_s = 0.0
     for attempt in attempts:
@@ -95,7 +97,7 @@ def is_of(job: Job, since_s: float) -> bool:
 
 def usage(
     jobs: Mapping[JobId, Job],
-    attempts: AttemptsOf,
+    attempts: attempt_records.AttemptsOf,
     by: By,
     since_s: float,
     now_s: float,

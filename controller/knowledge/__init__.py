@@ -23,7 +23,7 @@ _HOMES: Final = {
     "lifetimes": ("left_s",),
     "pairs": (
         "APART_S", "APART_S_MAX", "ENTRIES_MAX", "LOSS_MIN", "OBSERVATIONS", "Observed", "PairSeen",
-        "PairTable", "PairVerdict", "is_beyond", "kind_of", "loses", "public_kind", "signature",
+        "PairModel", "PairTable", "PairVerdict", "is_beyond", "kind_of", "loses", "public_kind", "signature",
     ),
     "profiles": (
         "COMMAND_CHARACTERS_MAX", "KEY_CHARACTERS", "Profiles", "StoredProfile", "base_key", "beginning",

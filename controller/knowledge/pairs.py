@@ -19,19 +19,9 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from cotenant.controller import performance
 from cotenant.controller.domain import NO_BOUNDS, Job, JobSpec
 from cotenant.controller.knowledge.profiles import kind_words
-from cotenant.controller.performance import (
-    UNBOUNDED,
-    Interference,
-    Profile,
-    ShareBound,
-    duty_cycle_rule,
-    keep_bounds,
-    leaves_too_little,
-    maxima,
-    trial_ratios,
-)
 
 
 def signature(spec: JobSpec) -> str:
@@ -91,17 +81,17 @@ OBSERVATIONS = 2
 """So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
 KINDS_KNOWN_MAX = 500
 """Kinds of jobs of which answers are kept; their square bounds the memory."""
-PairKnowledge = tuple[Profile | None, Profile | None, Interference]
+PairKnowledge = tuple[performance.Profile | None, performance.Profile | None, performance.Interference]
 """An answer, and the two profiles that it rests on."""
 PairVerdict = Literal["pays", "even", "loses", "unsure", "crowded", "faulted"]
 
 
-def loses(xi: Interference, observations: int) -> bool:
+def loses(xi: performance.Interference, observations: int) -> bool:
     """Whether sharing has been measured, both ways and often enough, to be worse than taking turns."""
     return xi.both and xi.count >= observations and xi.gain < -LOSS_MIN
 
 
-def is_beyond(xi: Interference, foretold: Interference) -> bool:
+def is_beyond(xi: performance.Interference, foretold: performance.Interference) -> bool:
     """Whether one of the two is slowed by more than its prediction's interval has room for; never without a
     trained model, which alone knows how far off it may be."""
     margins = foretold.margins
@@ -129,12 +119,12 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     apart_until_s: float | None = None
 
     @property
-    def xi(self) -> Interference | None:
+    def xi(self) -> performance.Interference | None:
         """None unless both ways were observed."""
         if self.first_xi is None or self.second_xi is None:
             return None
         count = min(self.first_count, self.second_count)
-        return Interference(
+        return performance.Interference(
             first=self.first_xi, second=self.second_xi, source="observed", count=count, both=True
         )
 
@@ -155,7 +145,7 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
 class PairModel(Protocol):
     """A trained model, as the table asks it."""
 
-    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
+    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> Sequence[performance.Interference | None]:
         """The ratios of (job, partner) for each partner; None where the model knows too little of one."""
 
 
@@ -227,11 +217,13 @@ class PairTable:
         self._of.setdefault(kind, {})[key] = None
         self._speeds.pop(kind, None)
 
-    def interference(self, first: Job, second: Job) -> Interference:
+    def interference(self, first: Job, second: Job) -> performance.Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
         return self.interferences((first,), (second,))[0][0]
 
-    def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
+    def interferences(
+        self, jobs: Sequence[Job], partners: Sequence[Job]
+    ) -> list[list[performance.Interference]]:
         """Returns the ratios of each of `jobs` beside each of `partners`; kinds are looked up once for all
         pairs."""
         if self.has_bounds:
@@ -249,24 +241,26 @@ class PairTable:
         """Whether jobs of class hp may have a co-tenant under policies with classes."""
         return self.sharing.hp
 
-    def bound_of(self, job: Job) -> ShareBound:
+    def bound_of(self, job: Job) -> performance.ShareBound:
         """What sharing may cost the job: what it names, else its organisation, else its class where such jobs
         share, else the cluster's."""
         sharing, own_max = self.sharing, job.spec.share_max
         if own_max is not None:
-            return ShareBound(max=own_max, is_own=True) if own_max != inf else UNBOUNDED
+            return (
+                performance.ShareBound(max=own_max, is_own=True) if own_max != inf else performance.UNBOUNDED
+            )
         if (organisation_max := self.share_max_of.get(job.spec.organisation)) is not None:
-            return ShareBound(max=organisation_max, is_own=True)
+            return performance.ShareBound(max=organisation_max, is_own=True)
         if job.spec.job_class == "hp" and sharing.hp:
-            return ShareBound(max=sharing.hp_max, is_own=True)
-        return ShareBound(max=sharing.max) if sharing.max else UNBOUNDED
+            return performance.ShareBound(max=sharing.hp_max, is_own=True)
+        return performance.ShareBound(max=sharing.max) if sharing.max else performance.UNBOUNDED
 
-    def _keep_all(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
+    def _keep_all(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[performance.Interference]]:
         """Returns `_keep` of each pair, worked out once for those that are alike."""
-        known: dict[tuple[object, object], Interference] = {}
+        known: dict[tuple[object, object], performance.Interference] = {}
         others = [(self._likeness(partner), partner) for partner in partners]
 
-        def keep(job: Job, mine: object, partner: Job, theirs: object) -> Interference:
+        def keep(job: Job, mine: object, partner: Job, theirs: object) -> performance.Interference:
             if (mine, theirs) not in known:
                 known[mine, theirs] = self._keep(job, partner)
             return known[mine, theirs]
@@ -283,7 +277,7 @@ class PairTable:
             return job.number
         return signature(job.spec), self.bound_of(job), id(job.measured.profile), job.spec.launch.can_wait
 
-    def _keep(self, job: Job, partner: Job) -> Interference:
+    def _keep(self, job: Job, partner: Job) -> performance.Interference:
         """The ratios of a pair while the bounds of both are kept. What was measured under the same bounds has
         the pauses in it already."""
         bounds = self.bound_of(job), self.bound_of(partner)
@@ -295,8 +289,8 @@ class PairTable:
             xi = msgspec.structs.replace(
                 xi, first=one.xi, second=two.xi, source="observed", count=min(one.count, two.count), both=True
             )
-        guest_min, counts = self.sharing.guest_min, min(maxima(*bounds)) != inf
-        kept = keep_bounds(xi, *bounds, guest_min)
+        guest_min, counts = self.sharing.guest_min, min(performance.maxima(*bounds)) != inf
+        kept = performance.keep_bounds(xi, *bounds, guest_min)
         cannot_wait = (bounds[0].is_own and not partner.spec.launch.can_wait) or (
             bounds[1].is_own and not job.spec.launch.can_wait
         )
@@ -304,7 +298,7 @@ class PairTable:
         over_bound = (
             cannot_wait
             or (counts and was_lost)
-            or (was_seen and leaves_too_little(kept, *bounds, guest_min))
+            or (was_seen and performance.leaves_too_little(kept, *bounds, guest_min))
             or (kept.over_bound and not self._may_be_tried(job, partner, xi))
         )
         is_known = cannot_wait or was_lost or was_seen or xi.source not in ("default", "duty-cycle")
@@ -313,7 +307,9 @@ class PairTable:
             return kept
         return msgspec.structs.replace(kept, over_bound=over_bound, trial=trial)
 
-    def _expect_trial(self, job: Job, partner: Job, xi: Interference) -> tuple[float, float] | None:
+    def _expect_trial(
+        self, job: Job, partner: Job, xi: performance.Interference
+    ) -> tuple[float, float] | None:
         """The ratios of a pair that may be tried; None where not one of the two names a bound, or the other
         would be left too little."""
         bounds = self.bound_of(job), self.bound_of(partner)
@@ -322,13 +318,17 @@ class PairTable:
         busy = [
             p.duty_cycle if p is not None else None for p in (job.measured.profile, partner.measured.profile)
         ]
-        trial = trial_ratios(xi, *bounds, (busy[0], busy[1]))
+        trial = performance.trial_ratios(xi, *bounds, (busy[0], busy[1]))
         return trial if trial[bounds[0].is_own] <= 1.0 / self.sharing.guest_min else None
 
-    def _may_be_tried(self, job: Job, partner: Job, xi: Interference) -> bool:
+    def _may_be_tried(self, job: Job, partner: Job, xi: performance.Interference) -> bool:
         """Whether two of whom nothing is known share for once: the bound is held all the same, and a minute
         together tells. Not where both have one: pausing either would cost it its own."""
-        return xi.source == "default" and not xi.count and inf in maxima(*map(self.bound_of, (job, partner)))
+        return (
+            xi.source == "default"
+            and not xi.count
+            and inf in performance.maxima(*map(self.bound_of, (job, partner)))
+        )
 
     def _key(self, job: Job, partner: Job, *, bounded: bool = True) -> str:
         """The key of an entry: both kinds, with their own bounds if one has such. Under the cluster's bound,
@@ -343,7 +343,7 @@ class PairTable:
 
     def _ratios_beside(
         self, job: Job, mine: str, partners: Sequence[Job], others: Sequence[tuple[str, Job]]
-    ) -> list[Interference]:
+    ) -> list[performance.Interference]:
         if self.foresight is not None:  # It answers a thousand together in the time of a few alone.
             self.foresight.ratios_beside(job, partners)
             return [self._best(job, partner, mine, kind) for kind, partner in others]
@@ -361,21 +361,21 @@ class PairTable:
 
     def _learn(
         self, known: dict[str, PairKnowledge], first: Job, second: Job, mine: str, theirs: str
-    ) -> Interference:
+    ) -> performance.Interference:
         if len(known) >= KINDS_KNOWN_MAX:
             known.clear()
         found = self._best(first, second, mine, theirs)
         known[theirs] = first.measured.profile, second.measured.profile, found
         return found
 
-    def _best(self, first: Job, second: Job, mine: str, theirs: str) -> Interference:
+    def _best(self, first: Job, second: Job, mine: str, theirs: str) -> performance.Interference:
         rule = self.expect(first, second)
         if mine not in self._of and theirs not in self._of:
             return rule
         one, two = self.entries.get(f"{mine}:{theirs}"), self.entries.get(f"{theirs}:{mine}")
         one_count = one.count if one is not None else 0
         two_count = two.count if two is not None else 0
-        return Interference(
+        return performance.Interference(
             first=one.xi if one is not None and one_count else rule.first,
             second=two.xi if two is not None and two_count else rule.second,
             source="observed" if one_count or two_count else rule.source,
@@ -419,13 +419,13 @@ class PairTable:
             )
         return list(found.values())
 
-    def expect(self, first: Job, second: Job) -> Interference:
+    def expect(self, first: Job, second: Job) -> performance.Interference:
         """The ratios to assume of a pair that was never seen."""
         if self.foresight is not None:
             (foreseen,) = self.foresight.ratios_beside(first, (second,))
             if foreseen is not None:
                 return foreseen
-        return duty_cycle_rule(first.measured.profile, second.measured.profile)
+        return performance.duty_cycle_rule(first.measured.profile, second.measured.profile)
 
     def _speed(self, kind: str) -> float | None:
         from statistics import fmean

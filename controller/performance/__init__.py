@@ -22,8 +22,8 @@ _HOMES: Final = {
     "fitting": ("measured_steps", "numbers", "steps_in"),
     "indicators": ("INDICATOR_NAMES", "IndicatorStats", "Indicators"),
     "interference": (
-        "LEAF", "MODEL_SCHEMA", "Band", "CrossValidation", "InterferenceModel", "KnownJobs", "Training",
-        "TrainingFile", "Trees", "Trial",
+        "INTERFERENCE_MODELS", "LEAF", "MODEL_SCHEMA", "Band", "CrossValidation", "InterferenceModel",
+        "KnownJobs", "Training", "TrainingFile", "Trees", "Trial",
     ),
     "perf": (
         "DEFAULT_XI", "RATIO_STEPS_MIN", "Interference", "Profile", "ProfilePoint", "SeenBatch", "XiSource",

@@ -10,14 +10,8 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.performance import throughput
 from cotenant.controller.performance.perf import Profile
-from cotenant.controller.performance.throughput import (
-    Coefficients,
-    Gang,
-    MeasuredStep,
-    Reach,
-    ThroughputModel,
-)
 
 KIND: Final = "throughput-fit"
 """Of the request, as `controller/training/kinds.py` knows it."""
@@ -27,20 +21,22 @@ SUB_BATCHES_MIN: Final = 3
 Payload = dict[str, str | int | float | list[float]]
 Numbers = Sequence[float]
 
-_REACHES: Final[tuple[Reach, ...]] = ("device", "host", "hosts")
-_COEFFICIENTS: Final = len(Coefficients.__struct_fields__)
+_REACHES: Final[tuple[throughput.Reach, ...]] = ("device", "host", "hosts")
+_COEFFICIENTS: Final = len(throughput.Coefficients.__struct_fields__)
 _HEAD: Final = 4 + len(_REACHES)
 _COLUMNS: Final = ("batch_size", "accumulation_steps", "devices", "hosts", "step_s")
 
 
-def measured_steps(profile: Profile, batch_size: int, gang: Gang) -> tuple[MeasuredStep, ...]:
+def measured_steps(
+    profile: Profile, batch_size: int, gang: throughput.Gang
+) -> tuple[throughput.MeasuredStep, ...]:
     """A profile's points as a fit wants them; a point that does not name its gang is of the job's own.
 
     Args:
         batch_size: samples per device and step; points of another total are taken as they were measured.
     """
     return tuple(
-        MeasuredStep(
+        throughput.MeasuredStep(
             batch_size=_batch(point.sub_batch, point.accumulation_steps, batch_size),
             accumulation_steps=point.accumulation_steps,
             gang=point.gang or gang,
@@ -56,7 +52,7 @@ def _batch(sub_batch: int, accumulation_steps: int, batch_size: int) -> float:
     return batch_size if same else sub_batch * accumulation_steps
 
 
-def question(profile: Profile, batch_size: int, gang: Gang) -> Payload | None:
+def question(profile: Profile, batch_size: int, gang: throughput.Gang) -> Payload | None:
     """What to ask about a profile, or None for one that says too little."""
     if len({point.sub_batch for point in profile.points}) < SUB_BATCHES_MIN:
         return None
@@ -68,7 +64,7 @@ def question(profile: Profile, batch_size: int, gang: Gang) -> Payload | None:
     return {name: [float(row[at]) for row in rows] for at, name in enumerate(_COLUMNS)}
 
 
-def steps_in(payload: Mapping[str, object]) -> list[MeasuredStep]:
+def steps_in(payload: Mapping[str, object]) -> list[throughput.MeasuredStep]:
     """The measured steps of a question.
 
     Raises:
@@ -78,17 +74,17 @@ def steps_in(payload: Mapping[str, object]) -> list[MeasuredStep]:
     if len({len(column) for column in columns}) != 1:
         raise ValueError(f"columns of unequal length: {', '.join(_COLUMNS)}")
     return [
-        MeasuredStep(
+        throughput.MeasuredStep(
             batch_size=batch_size,
             accumulation_steps=int(s),
-            gang=Gang(devices=int(devices), hosts=int(hosts)),
+            gang=throughput.Gang(devices=int(devices), hosts=int(hosts)),
             step_s=step_s,
         )
         for batch_size, s, devices, hosts, step_s in zip(*columns, strict=True)
     ]
 
 
-def numbers(model: ThroughputModel) -> tuple[float, ...]:
+def numbers(model: throughput.ThroughputModel) -> tuple[float, ...]:
     """A model as an answer's values."""
     return (
         model.error_ratio,
@@ -101,13 +97,15 @@ def numbers(model: ThroughputModel) -> tuple[float, ...]:
     )
 
 
-def model_of(values: Numbers) -> ThroughputModel | None:
+def model_of(values: Numbers) -> throughput.ThroughputModel | None:
     """The model that an answer's values mean; None for an answer of another shape."""
     if len(values) != _HEAD + _COEFFICIENTS + _COEFFICIENTS**2:
         return None
     law, rest = values[_HEAD : _HEAD + _COEFFICIENTS], values[_HEAD + _COEFFICIENTS :]
-    return ThroughputModel(
-        coefficients=Coefficients(**dict(zip(Coefficients.__struct_fields__, law, strict=True))),
+    return throughput.ThroughputModel(
+        coefficients=throughput.Coefficients(
+            **dict(zip(throughput.Coefficients.__struct_fields__, law, strict=True))
+        ),
         reaches=tuple(reach for reach, met in zip(_REACHES, values[4:_HEAD], strict=True) if met),
         error_ratio=values[0],
         noise=values[1],

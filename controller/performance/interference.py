@@ -15,6 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 MODEL_SCHEMA: Final = "interference-model/1"
+INTERFERENCE_MODELS: Final = "cotenant.interference_models"
+"""The group of entry points by which other packages offer theirs."""
 LEAF: Final = -1
 """In place of a child."""
 

@@ -10,29 +10,11 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from cotenant.controller.domain import (
-    LEAVING,
-    NOTHING,
-    AnyAction,
-    Decision,
-    Device,
-    DeviceId,
-    HostId,
-    HostRoom,
-    Job,
-    JobId,
-    Place,
-    Preempt,
-    Reason,
-    Resize,
-    Share,
-    is_type_for,
-    room_left,
-)
+from cotenant.controller import domain
 from cotenant.controller.planning.view import SchedulingClass, View, is_barred, suits
 
-HostType = tuple[HostId, str]
-Freed = tuple[HostId, str, list[DeviceId]]
+HostType = tuple[domain.HostId, str]
+Freed = tuple[domain.HostId, str, list[domain.DeviceId]]
 """Devices of one host and type."""
 
 
@@ -43,14 +25,14 @@ class Plan:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.actions: list[AnyAction] = []
+        self.actions: list[domain.AnyAction] = []
         self.free_everywhere = view.free.everywhere
         """Free devices of all types on all hosts."""
-        self._free: dict[HostType, list[DeviceId]] = {}  # Touched hosts only.
+        self._free: dict[HostType, list[domain.DeviceId]] = {}  # Touched hosts only.
         self._more = defaultdict[str, int](int)  # Free devices by type beyond the view's, below 0 for fewer.
-        self._added: dict[DeviceId, list[JobId]] = {}
-        self._placed: set[JobId] = set()
-        self.leaving: set[JobId] = set()
+        self._added: dict[domain.DeviceId, list[domain.JobId]] = {}
+        self._placed: set[domain.JobId] = set()
+        self.leaving: set[domain.JobId] = set()
         """Those that lose their devices, or their reservation, by this plan."""
 
     def fork(self) -> Plan:
@@ -64,14 +46,14 @@ class Plan:
         trial.leaving = set(self.leaving)
         return trial
 
-    def suppose_left(self, job: Job) -> list[Freed]:
+    def suppose_left(self, job: domain.Job) -> list[Freed]:
         """Changes the plan as if the job had left its devices: those that no other job holds count as free,
         and are returned."""
         view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
         devices, tenants, claimed_by = view.devices, view.holdings.tenants, view.holdings.claimed_by
         self.leaving.add(job_id)
-        before: Device | None = None
-        free: list[DeviceId] | None = None  # Of the host that is looked at, if it takes work.
+        before: domain.Device | None = None
+        free: list[domain.DeviceId] | None = None  # Of the host that is looked at, if it takes work.
         found: list[Freed] = []
         for device_id in job.placement.devices if job.placement else ():
             if device_id not in devices or not devices[device_id].healthy:
@@ -93,7 +75,7 @@ class Plan:
                 self.free_everywhere += 1
         return found
 
-    def suppose_free(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
+    def suppose_free(self, host_id: domain.HostId, type: str, devices: Iterable[domain.DeviceId]) -> None:
         """Changes the plan as if these devices of one host and type, which are not free, were free."""
         free = self._touch(host_id, type)
         before = len(free)
@@ -102,7 +84,7 @@ class Plan:
         self._more[type] += len(free) - before
         self.free_everywhere += len(free) - before
 
-    def suppose_taken(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
+    def suppose_taken(self, host_id: domain.HostId, type: str, devices: Iterable[domain.DeviceId]) -> None:
         """Changes the plan as if those of these devices that are free were taken."""
         free = self._touch(host_id, type)
         before = len(free)
@@ -112,7 +94,7 @@ class Plan:
         self._more[type] += len(free) - before
         self.free_everywhere += len(free) - before
 
-    def suppose_gone(self, jobs: Iterable[JobId], *, gone: bool = True) -> None:
+    def suppose_gone(self, jobs: Iterable[domain.JobId], *, gone: bool = True) -> None:
         """Changes the plan as if these jobs had left their hosts, or (`gone=False`) had not; devices stay as
         they are."""
         (self.leaving.update if gone else self.leaving.difference_update)(jobs)
@@ -126,11 +108,11 @@ class Plan:
         free devices the one that was touched first is taken. The others must be as they were."""
         self._free = {key: self._free[key] for key in order}
 
-    def suppose_placed(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+    def suppose_placed(self, job: domain.Job, devices: tuple[domain.DeviceId, ...]) -> None:
         """Changes the plan as if the job had got these devices, without asking for it."""
         self._take(job, devices)
 
-    def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
+    def left_by(self, victim: domain.Job, newcomer: domain.Job) -> tuple[domain.DeviceId, ...] | None:
         """The devices for the newcomer if this job left, where that is plain: nothing else is free, and the
         job has a host's devices to itself. None: suppose that it has left, and search.
         """
@@ -158,7 +140,7 @@ class Plan:
         type = scheduling_class.gpu_type or view.devices[devices[0]].type
         for device_id in devices:
             device = view.devices[device_id]
-            is_fit = device.type == type and is_type_for(scheduling_class.gpu_type, type)
+            is_fit = device.type == type and domain.is_type_for(scheduling_class.gpu_type, type)
             if not device.healthy or not is_fit or device.host_id != host_id:
                 return None
             if (
@@ -170,7 +152,7 @@ class Plan:
 
     # --- What is free ------------------------------------------------------------------------------
 
-    def free_devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
+    def free_devices(self, host_id: domain.HostId, type: str) -> Sequence[domain.DeviceId]:
         key = (host_id, type)
         return self._free[key] if key in self._free else self.view.free.devices[key]
 
@@ -178,7 +160,7 @@ class Plan:
         """Free devices of a type on all hosts."""
         return self.view.free.total(type) + self._more.get(type, 0)
 
-    def free_on(self, host_id: HostId) -> int:
+    def free_on(self, host_id: domain.HostId) -> int:
         """Free devices of all types on one host."""
         found = 0
         for type in self.view.free.types:
@@ -188,12 +170,12 @@ class Plan:
     def any_free(self) -> bool:
         return self.free_everywhere > 0
 
-    def hosts_with(self, type: str, count: int) -> Iterable[HostId]:
+    def hosts_with(self, type: str, count: int) -> Iterable[domain.HostId]:
         """Hosts with exactly so many free devices of a type."""
         untouched = self.view.free.hosts_with_free(type, count)
         return self._merge(untouched, type, count) if self._free else untouched
 
-    def _merge(self, untouched: Iterable[HostId], type: str, count: int) -> Iterator[HostId]:
+    def _merge(self, untouched: Iterable[domain.HostId], type: str, count: int) -> Iterator[domain.HostId]:
         for host_id in untouched:
             if (host_id, type) not in self._free:
                 yield host_id
@@ -226,18 +208,18 @@ class Plan:
     def _types(self, scheduling_class: SchedulingClass) -> Sequence[str]:
         return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else self.view.free.types
 
-    def can_take(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
+    def can_take(self, host_id: domain.HostId, scheduling_class: SchedulingClass) -> bool:
         """Whether a host can take a gang of this class now, leaving its devices aside."""
         if not suits(self.view.hosts[host_id], scheduling_class):
             return False
         asks = scheduling_class.cpus or scheduling_class.host_memory_mib
         return not asks or self.has_room(host_id, scheduling_class)
 
-    def has_room(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
+    def has_room(self, host_id: domain.HostId, scheduling_class: SchedulingClass) -> bool:
         """Whether the cores and the main memory that a job asks for are left on a host."""
         return self.room_on(host_id).holds(scheduling_class.cpus, scheduling_class.host_memory_mib)
 
-    def room_on(self, host_id: HostId, without: Iterable[JobId] = ()) -> HostRoom:
+    def room_on(self, host_id: domain.HostId, without: Iterable[domain.JobId] = ()) -> domain.HostRoom:
         """Cores and main memory that are left on a host; those of jobs that still leave it are not, unless
         this plan supposes that they have left. `without`: as if these had, too."""
         view, gone = self.view, self.leaving.union(without)
@@ -246,11 +228,11 @@ class Plan:
             if view.devices[device_id].host_id == host_id:
                 here |= {job_id: view.jobs[job_id] for job_id in added}
         staying = (each for each in here.values() if each.job_id not in gone)
-        return room_left(view.hosts[host_id].report, staying)
+        return domain.room_left(view.hosts[host_id].report, staying)
 
     # --- Finding a place ---------------------------------------------------------------------------
 
-    def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
+    def find_free(self, job: domain.Job) -> tuple[domain.DeviceId, ...] | None:
         """Free devices for the whole gang, consolidated, or None.
 
         On one host if any host could ever hold it: the one with the fewest devices left over, hosts
@@ -285,7 +267,9 @@ class Plan:
                         return found
         return None
 
-    def _find_chosen(self, job: Job, scheduling_class: SchedulingClass) -> tuple[DeviceId, ...] | None:
+    def _find_chosen(
+        self, job: domain.Job, scheduling_class: SchedulingClass
+    ) -> tuple[domain.DeviceId, ...] | None:
         """What was chosen for it beforehand, if that can still be had."""
         devices = self.view.chosen.get(job.spec.job_id)
         if devices is None:
@@ -297,8 +281,8 @@ class Plan:
         return devices if suited and free.issuperset(devices) else None
 
     def _find_on_type(
-        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
-    ) -> tuple[DeviceId, ...] | None:
+        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[domain.HostId]
+    ) -> tuple[domain.DeviceId, ...] | None:
         gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
         if nodes > 1:
             return self._find_pods(scheduling_class, type, nodes, gpus // nodes, avoid)
@@ -308,8 +292,8 @@ class Plan:
         return found
 
     def _find_together(
-        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
-    ) -> tuple[DeviceId, ...] | None:
+        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[domain.HostId]
+    ) -> tuple[domain.DeviceId, ...] | None:
         """Finds devices on the host with the fewest free devices that are enough; of equal hosts one that the
         plan has not touched, the first by name, else the one that the plan touched first."""
         gpus, free, touched = scheduling_class.gpus, self.view.free, self._free
@@ -334,9 +318,14 @@ class Plan:
         return None if found is None else tuple(found[:gpus])
 
     def _find_pods(
-        self, scheduling_class: SchedulingClass, type: str, nodes: int, per_node: int, avoid: Sequence[HostId]
-    ) -> tuple[DeviceId, ...] | None:
-        chosen: list[DeviceId] = []
+        self,
+        scheduling_class: SchedulingClass,
+        type: str,
+        nodes: int,
+        per_node: int,
+        avoid: Sequence[domain.HostId],
+    ) -> tuple[domain.DeviceId, ...] | None:
+        chosen: list[domain.DeviceId] = []
         pods = 0
         for count in range(per_node, self.most_free(type) + 1):
             for host_id in self.hosts_with(type, count):
@@ -355,9 +344,9 @@ class Plan:
         return None
 
     def _spread(
-        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
-    ) -> tuple[DeviceId, ...] | None:
-        chosen: list[DeviceId] = []
+        self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[domain.HostId]
+    ) -> tuple[domain.DeviceId, ...] | None:
+        chosen: list[domain.DeviceId] = []
         for count in range(self.most_free(type), 0, -1):
             for host_id in self.hosts_with(type, count):
                 if (
@@ -373,11 +362,13 @@ class Plan:
                     return tuple(chosen)
         return None
 
-    def _reachable(self, host_id: HostId) -> bool:
+    def _reachable(self, host_id: domain.HostId) -> bool:
         """A gang over several hosts needs addresses that other hosts can reach."""
         return not self.view.hosts[host_id].report.address.startswith("127.")
 
-    def fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
+    def fitting(
+        self, host_id: domain.HostId, type: str, scheduling_class: SchedulingClass
+    ) -> Sequence[domain.DeviceId]:
         """Free devices of a host that have the memory."""
         devices = self.free_devices(host_id, type)
         if kept := self.view.kept:
@@ -389,74 +380,86 @@ class Plan:
 
     # --- Who is where, after the plan --------------------------------------------------------------
 
-    def staying(self, device_id: DeviceId) -> list[JobId]:
+    def staying(self, device_id: domain.DeviceId) -> list[domain.JobId]:
         """Jobs that hold or get the device and are not on their way out."""
         here = [j for j in self.view.holdings.tenants(device_id) if not self.is_leaving(j)]
         here.extend(self.list_coming(device_id))
         return here
 
-    def list_coming(self, device_id: DeviceId) -> Sequence[JobId]:
+    def list_coming(self, device_id: domain.DeviceId) -> Sequence[domain.JobId]:
         """Returns the jobs that will have the device and are no tenants of it yet: by a reservation, or by
         this plan."""
         claim = self.view.holdings.claimed_by(device_id)
         added = self._added.get(device_id, ())
         return added if claim is None or claim in self.leaving else (claim, *added)
 
-    def is_leaving(self, job_id: JobId) -> bool:
-        return job_id in self.leaving or self.view.jobs[job_id].phase in LEAVING
+    def is_leaving(self, job_id: domain.JobId) -> bool:
+        return job_id in self.leaving or self.view.jobs[job_id].phase in domain.LEAVING
 
-    def list_preempted(self) -> Iterator[Job]:
+    def list_preempted(self) -> Iterator[domain.Job]:
         """Returns the jobs that lose their devices, or their reservation, by this plan; in no order."""
         return map(self.view.jobs.__getitem__, self.leaving)
 
-    def is_placed(self, job_id: JobId) -> bool:
+    def is_placed(self, job_id: domain.JobId) -> bool:
         return job_id in self._placed
 
-    def list_unplaced(self) -> Iterator[Job]:
+    def list_unplaced(self) -> Iterator[domain.Job]:
         """Waiting jobs that get nothing by this plan, in the policy's order."""
         waiting = self.view.queue.jobs_in_order()
         return (job for job in waiting if job.spec.job_id not in self._placed) if self.actions else waiting
 
-    def decision(self) -> Decision:
+    def decision(self) -> domain.Decision:
         """The decision that the policy answers."""
-        return Decision(actions=tuple(self.actions)) if self.actions else NOTHING
+        return domain.Decision(actions=tuple(self.actions)) if self.actions else domain.NOTHING
 
     # --- Deciding ----------------------------------------------------------------------------------
 
     def place(
-        self, job: Job, devices: tuple[DeviceId, ...], reason: Reason, accumulation_steps: int = 1
+        self,
+        job: domain.Job,
+        devices: tuple[domain.DeviceId, ...],
+        reason: domain.Reason,
+        accumulation_steps: int = 1,
     ) -> None:
         """The job gets devices that are free, or that this plan's victims leave."""
         job_id = job.spec.job_id
         self.actions.append(
-            Place(job_id=job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
+            domain.Place(job_id=job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
         )
         self._take(job, devices)
 
-    def share(self, job: Job, devices: tuple[DeviceId, ...], reason: Reason, accumulation_steps: int) -> None:
+    def share(
+        self,
+        job: domain.Job,
+        devices: tuple[domain.DeviceId, ...],
+        reason: domain.Reason,
+        accumulation_steps: int,
+    ) -> None:
         """The job gets devices some of which hold one co-tenant that stays."""
         self.actions.append(
-            Share(job_id=job.job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason)
+            domain.Share(
+                job_id=job.job_id, devices=devices, accumulation_steps=accumulation_steps, reason=reason
+            )
         )
         self._take(job, devices)
 
-    def preempt(self, victim: Job, newcomer: Job, reason: Reason) -> None:
+    def preempt(self, victim: domain.Job, newcomer: domain.Job, reason: domain.Reason) -> None:
         """The victim saves and leaves; its devices are not free before it has."""
         victim_id = victim.spec.job_id
-        self.actions.append(Preempt(job_id=victim_id, for_job=newcomer.spec.job_id, reason=reason))
+        self.actions.append(domain.Preempt(job_id=victim_id, for_job=newcomer.spec.job_id, reason=reason))
         self.leaving.add(victim_id)
 
-    def resize(self, job: Job, devices: tuple[DeviceId, ...], reason: Reason) -> None:
+    def resize(self, job: domain.Job, devices: tuple[domain.DeviceId, ...], reason: domain.Reason) -> None:
         """An elastic job goes on with these: its own, free ones, or such as this plan's victims leave."""
-        self.actions.append(Resize(job_id=job.job_id, devices=devices, reason=reason))
+        self.actions.append(domain.Resize(job_id=job.job_id, devices=devices, reason=reason))
         self.suppose_left(job)
         self._take(job, devices)
 
-    def _take(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
+    def _take(self, job: domain.Job, devices: tuple[domain.DeviceId, ...]) -> None:
         job_id, known, added = job.spec.job_id, self.view.devices, self._added
         self._placed.add(job_id)
-        before: Device | None = None
-        free: list[DeviceId] = []
+        before: domain.Device | None = None
+        free: list[domain.DeviceId] = []
         for device_id in devices:
             device = known[device_id]
             if before is None or device.host_id != before.host_id or device.type != before.type:
@@ -470,7 +473,7 @@ class Plan:
             else:
                 added[device_id] = [job_id]
 
-    def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:
+    def _touch(self, host_id: domain.HostId, type: str) -> list[domain.DeviceId]:
         key = (host_id, type)
         if key not in self._free:
             self._free[key] = list(self.view.free.devices[host_id, type])

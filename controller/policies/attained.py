@@ -23,19 +23,9 @@ import msgspec
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
-from cotenant.controller.policies.toolkit import (
-    QueueOrder,
-    RemembersWakeUp,
-    Why,
-    is_anybody_left,
-    list_reserved,
-    may_give_way,
-    rearrange,
-    whom_to_ask,
-    why_outranks_nobody,
-)
 
 PRESETS: dict[str, str] = {
     "one-hour": "3250",
@@ -121,7 +111,7 @@ class Queues:
         return None if at_s == float("inf") else at_s
 
 
-class AttainedService(QueueOrder):
+class AttainedService(kit.QueueOrder):
     """The order of discretised 2D-LAS at one moment."""
 
     name = "tiresias"
@@ -138,20 +128,20 @@ class AttainedService(QueueOrder):
         view = self._view
         if self._others is None:
             self._others = self._queues.rows(view.running.training, view.now_s)
-            self._others += self._queues.rows(chain(view.running.loading, list_reserved(plan)), None)
+            self._others += self._queues.rows(chain(view.running.loading, kit.list_reserved(plan)), None)
         mine = (self._queues.queue_of(job, view.now_s), job.number)
         later = [other for other in self._others if other > mine]
         if not later:
             return NOBODY
         later.sort(reverse=True)
-        return (other for _, _, other in later if may_give_way(plan, other, job))
+        return (other for _, _, other in later if kit.may_give_way(plan, other, job))
 
-    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         now_s = view.now_s
         queue = self._queues.queue_of(job, now_s) + 1
         queues = {victim.job_id: self._queues.queue_of(victim, now_s) + 1 for victim in victims}
         gpu_s = {victim.job_id: attained_gpu_s(victim, now_s) for victim in victims}
-        return Why(
+        return kit.Why(
             because("preempts-attained", queue, min(queues.values(), default=0), ", ".join(queues)),
             {
                 job_id: because("preempted-attained", job.job_id, queue, queues[job_id], gpu_s[job_id])
@@ -160,7 +150,7 @@ class AttainedService(QueueOrder):
         )
 
 
-class Tiresias(RemembersWakeUp):
+class Tiresias(kit.RemembersWakeUp):
     """The policy Tiresias: two-dimensional least attained service, with discrete queues.
 
     While a job waits, the policy asks to be woken at the next demotion of a running job; it remembers that
@@ -182,10 +172,10 @@ class Tiresias(RemembersWakeUp):
         if not view.queue or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
-        waiting = whom_to_ask(plan, event)
+        waiting = kit.whom_to_ask(plan, event)
         if waiting is not None:
-            rearrange(plan, AttainedService(self._queues, view), waiting)
-        if is_anybody_left(plan):
+            kit.rearrange(plan, AttainedService(self._queues, view), waiting)
+        if kit.is_anybody_left(plan):
             self._ask_again(plan, event)
         return plan.decision()
 
@@ -203,7 +193,7 @@ class Tiresias(RemembersWakeUp):
     def explain(self, view: View, job: Job) -> Reason:
         nobody = because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
         order = AttainedService(self._queues, view)
-        return why_outranks_nobody(view, job, self.name, order.list_victims, nobody)
+        return kit.why_outranks_nobody(view, job, self.name, order.list_victims, nobody)
 
 
 TIRESIAS: Final = PolicyEntry(

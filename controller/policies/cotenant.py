@@ -42,30 +42,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import (
-    NOTHING,
-    RUNNING,
-    Decision,
-    Job,
-    Reason,
-    Wake,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_alone
-from cotenant.controller.policies import earned
+from cotenant.controller.policies import earned, patient
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import Traits
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
-from cotenant.controller.policies.patient import (
-    CostOf,
-    Patient,
-    PatientParameters,
-    Round,
-    Spare,
-    cost_s,
-    needs_s,
-)
 from cotenant.controller.policies.record_slots import RecordSlots
 from cotenant.controller.policies.resume_risk import MISMATCH_PRIOR, ResumeRisk
 from cotenant.controller.policies.sharing import (
@@ -73,16 +57,6 @@ from cotenant.controller.policies.sharing import (
     CoTenant,
     ExpectedReleases,
     ShareableSlots,
-)
-from cotenant.controller.policies.toolkit import (
-    FreedDevices,
-    Spared,
-    find_room,
-    is_anybody_left,
-    late_waiting,
-    longest_first,
-    take_room,
-    victims_for,
 )
 
 UNKNOWN: Final = "unknown"
@@ -111,45 +85,49 @@ def sharing_s(share: Set) -> float:
     return together.ends_s - together.alone_s + together.cost_s
 
 
-def preempting_s(job: Job, victims: Sequence[Job], cost_of: CostOf) -> float:
+def preempting_s(job: domain.Job, victims: Sequence[domain.Job], cost_of: patient.CostOf) -> float:
     """The seconds that a preemption costs; `cost_of`: those of one job that runs. A job that loses a
     reservation has loaded nothing: it loses the newcomer's time."""
-    running = [victim for victim in victims if victim.phase is RUNNING]
+    running = [victim for victim in victims if victim.phase is domain.RUNNING]
     pause_s = max((victim.estimate.pause_s for victim in running), default=0.0)
-    return pause_s + len(victims) * needs_s(job) + sum(map(cost_of, running))
+    return pause_s + len(victims) * patient.needs_s(job) + sum(map(cost_of, running))
 
 
-def why_shares(now_s: float, job: Job, share: Set, costs: Costs, slots: ShareableSlots) -> Reason:
+def why_shares(
+    now_s: float, job: domain.Job, share: Set, costs: Costs, slots: ShareableSlots
+) -> domain.Reason:
     partners = [partner.slot.partner for partner in share.partners]
     names, split = ", ".join(dict.fromkeys(partner.job_id for partner in partners)), share.split
     is_measured = all(slots.interference(job, partner).source != "default" for partner in partners)
     pace = share.pace if is_measured else f"each step {share.pace:.2f} times as long, which is assumed"
     ends = job.told_left(now_s, share.together.ends_s)
-    return because(
+    return domain.because(
         "costs-share", names, *costs.operands(), ends, split.size or "all", split.accumulation_steps, pace
     )
 
 
-def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
-    return because("costs-preempt", *costs.operands(), ", ".join(victim.job_id for victim in victims))
+def why_preempts(victims: Sequence[domain.Job], costs: Costs) -> domain.Reason:
+    return domain.because("costs-preempt", *costs.operands(), ", ".join(victim.job_id for victim in victims))
 
 
-def why_waits(plan: Plan, job: Job, present: CheapestFirst, wait_s: float, no_share: Reason) -> Reason:
+def why_waits(
+    plan: Plan, job: domain.Job, present: CheapestFirst, wait_s: float, no_share: domain.Reason
+) -> domain.Reason:
     """Explains by the three costs why a job waits. `no_share`: what `castor-cost` says of the partner that
     came nearest to a gain."""
     share_s, more = None, f"; {no_share}"
     if no_share.code == "sharing-costs":
         gains_s, waits_s, cost_s = (each for each in no_share.operands[1:] if isinstance(each, float))
         share_s, more = waits_s - gains_s + cost_s, ""
-    room = victims_for(plan, job, _longest_first(plan, job, present))
+    room = kit.victims_for(plan, job, _longest_first(plan, job, present))
     preempt_s = None if room is None else preempting_s(job, room.victims, present.cost_s)
-    return because("costs-wait", *Costs(wait_s, share_s, preempt_s).operands(), more)
+    return domain.because("costs-wait", *Costs(wait_s, share_s, preempt_s).operands(), more)
 
 
-def _longest_first(plan: Plan, job: Job, present: CheapestFirst) -> Iterator[Job]:
+def _longest_first(plan: Plan, job: domain.Job, present: CheapestFirst) -> Iterator[domain.Job]:
     """Jobs that could be preempted, whether or not that would pay."""
-    for _, one in longest_first(plan.view):
-        may_be = one.phase is RUNNING and one.preemptible and not one.aged and not present.spares(one)
+    for _, one in kit.longest_first(plan.view):
+        may_be = one.phase is domain.RUNNING and one.preemptible and not one.aged and not present.spares(one)
         if may_be and present.may_take(job, one) and one.spec.priority <= job.spec.priority:
             yield one
 
@@ -158,7 +136,7 @@ NO_DEVICES: Final = LACK_DEVICES | {"gains-nothing"}
 """Reasons for waiting because nothing is free and no job is to be preempted."""
 
 
-class CotenantParameters(PatientParameters, frozen=True, kw_only=True):
+class CotenantParameters(patient.PatientParameters, frozen=True, kw_only=True):
     """The parameters of `patient`, and those of policies that share."""
 
     lookahead: int = 16
@@ -192,7 +170,7 @@ class Sharing(CastorCost):
     def slots(self, plan: Plan) -> RecordSlots:
         return RecordSlots(plan, self.observations)
 
-    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
+    def join(self, plan: Plan, job: domain.Job, slots: ShareableSlots) -> CoTenant | None:
         assert isinstance(slots, CostSlots)
         best = best_share(plan, job, slots)
         if best is None:
@@ -202,7 +180,7 @@ class Sharing(CastorCost):
         return CoTenant(best.devices, best.split.accumulation_steps, why)
 
 
-class CheapestFirst(Round):
+class CheapestFirst(patient.Round):
     """The first pass of the rule: the order of `patient`; where it would preempt, a share that costs less
     comes first."""
 
@@ -211,7 +189,7 @@ class CheapestFirst(Round):
     def __init__(
         self,
         view: View,
-        asking: Iterable[Job],
+        asking: Iterable[domain.Job],
         parameters: CotenantParameters,
         soon: ExpectedReleases | None,
         sharing: Sharing,
@@ -222,29 +200,31 @@ class CheapestFirst(Round):
         self._slots: RecordSlots | None = None
         self._seen_actions = 0
         """Number of the plan's actions when the slots were looked up."""
-        self._unearned: list[Spare] = []
+        self._unearned: list[patient.Spare] = []
         """Running jobs that may not be preempted yet, but by those who are exempt (`earned.py`)."""
         self._any_exempt = False
         """Some job that waits may preempt one of these."""
 
-    def cost_s(self, victim: Job) -> float:
-        return cost_s(victim) + self._risk.price_s(victim)
+    def cost_s(self, victim: domain.Job) -> float:
+        return patient.cost_s(victim) + self._risk.price_s(victim)
 
-    def spares(self, job: Job) -> bool:
+    def spares(self, job: domain.Job) -> bool:
         """Whether it never preempts a job although that could resume."""
         return self._risk.spares(job)
 
     @property
-    def spared(self) -> Spared:
+    def spared(self) -> kit.Spared:
         if not self._must_earn:
-            return Spared(self.spares)
-        return Spared(self.spares, if_possible=lambda job: not self.has_earned(job), stays_s=earned.stays_s)
+            return kit.Spared(self.spares)
+        return kit.Spared(
+            self.spares, if_possible=lambda job: not self.has_earned(job), stays_s=earned.stays_s
+        )
 
-    def has_earned(self, job: Job) -> bool:
+    def has_earned(self, job: domain.Job) -> bool:
         """Whether a job that trains may be preempted once more, by `earned.py`."""
         return not self._must_earn or earned.earned_at_s(job) <= self._view.now_s
 
-    def list_spare(self) -> list[Spare]:
+    def list_spare(self) -> list[patient.Spare]:
         """Those of `patient` that have earned their load; all, if a job that is exempt from this waits."""
         found, view = super().list_spare(), self._view
         self._unearned = [each for each in found if not self.has_earned(each[-1])]
@@ -255,7 +235,7 @@ class CheapestFirst(Round):
         self._any_exempt = bool(view.hp.waiting) or any(head.spec.priority > priority for head in heads)
         return found if self._any_exempt else [each for each in found if self.has_earned(each[-1])]
 
-    def may_take(self, job: Job, victim: Job) -> bool:
+    def may_take(self, job: domain.Job, victim: domain.Job) -> bool:
         """Whether the victim has earned its load, or the waiting job is exempt from that."""
         return self.has_earned(victim) or earned.is_exempt(job, victim)
 
@@ -266,12 +246,12 @@ class CheapestFirst(Round):
         times = ((earned.earned_at_s(job), spare_s) for _, _, spare_s, job in self._unearned)
         return min((at_s for at_s, spare_s in times if spare_s - (at_s - now_s) > least_s), default=None)
 
-    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: domain.Job) -> Iterator[domain.Job]:
         """Those of `patient` that have earned their load, and have more left than their resume costs as well;
         reservations put nothing at risk."""
-        now_s, mine_s = plan.view.now_s, needs_s(job)
+        now_s, mine_s = plan.view.now_s, patient.needs_s(job)
         for one in super().list_victims(plan, job):
-            if one.phase is RUNNING:
+            if one.phase is domain.RUNNING:
                 if self.spares(one):
                     continue
                 if self._any_exempt and not self.may_take(job, one):
@@ -281,25 +261,25 @@ class CheapestFirst(Round):
                     continue
             yield one
 
-    def why_not_yet(self, plan: Plan, job: Job) -> Reason | None:
+    def why_not_yet(self, plan: Plan, job: domain.Job) -> domain.Reason | None:
         """Why the job preempts nobody yet, if that is because those whom it would preempt have not earned
         their load; with when they will have."""
         if next(self.list_victims(plan, job), None) is not None:
             return None
-        now_s, mine_s = plan.view.now_s, needs_s(job)
-        later: list[tuple[float, int, Job]] = []
+        now_s, mine_s = plan.view.now_s, patient.needs_s(job)
+        later: list[tuple[float, int, domain.Job]] = []
         for _, number, spare_s, one in self._unearned:
             at_s = earned.earned_at_s(one)
             if spare_s - (at_s - now_s) > mine_s and not self.spares(one):
                 later.append((at_s, number, one))
         later.sort()
-        room = find_room(plan, job, (one for *_, one in later))
+        room = kit.find_room(plan, job, (one for *_, one in later))
         if room is None or not room.victims:
             return None
         last = max(room.victims, key=earned.earned_at_s)
-        return because("not-earned", last.job_id, earned.earned_at_s(last) - now_s)
+        return domain.because("not-earned", last.job_id, earned.earned_at_s(last) - now_s)
 
-    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
+    def settle(self, plan: Plan, job: domain.Job, room: kit.FreedDevices) -> None:
         if not room.victims:
             super().settle(plan, job, room)
             return
@@ -310,7 +290,7 @@ class CheapestFirst(Round):
         if share is None or sharing_s(share) >= preempt_s:
             newcomer = why_preempts(room.victims, costs)
             why = self.why(plan.view, job, room.victims)
-            take_room(plan, job, room, self.name, why._replace(newcomer=newcomer))
+            kit.take_room(plan, job, room, self.name, why._replace(newcomer=newcomer))
             return
         shares = why_shares(plan.view.now_s, job, share, costs, slots)
         plan.share(job, share.devices, shares, share.split.accumulation_steps)
@@ -323,7 +303,7 @@ class CheapestFirst(Round):
         return self._slots
 
 
-class Cotenant(Patient):
+class Cotenant(patient.Patient):
     """Remembers what `patient` does."""
 
     name = "cotenant"
@@ -334,20 +314,20 @@ class Cotenant(Patient):
         super().__init__(parameters)
         self._parameters, self._sharing = parameters, Sharing(parameters.sharing())
 
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> domain.Decision:
         apart = self._sharing.part_after(view, event, lambda job: self._stays_together(view, job))
         if apart is not None:
-            return Decision(actions=(apart,))
+            return domain.Decision(actions=(apart,))
         plan, is_partial = self.arrange(view, event)
         if plan is None:
-            return NOTHING
+            return domain.NOTHING
         waiting = plan.list_unplaced()
         if is_partial and isinstance(event, ev.JobArrived):  # Any other event may have left somebody alone.
             waiting = (job for job in view.queue.newcomers() if not plan.is_placed(job.job_id))
-        self._sharing.admit(plan, waiting, late_waiting(plan))
+        self._sharing.admit(plan, waiting, kit.late_waiting(plan))
         return plan.decision()
 
-    def _stays_together(self, view: View, job: Job) -> bool:
+    def _stays_together(self, view: View, job: domain.Job) -> bool:
         """Whether a job is not parted from a co-tenant, however slow the two are."""
         present = self.round(view, ())
         return not present.has_earned(job) or present.spares(job)
@@ -359,23 +339,25 @@ class Cotenant(Patient):
             return plan
         task = earned.successor(view, event.job_id)
         if task is not None and (devices := plan.find_free(task)) is not None:
-            plan.place(task, devices, because("takes-place", event.job_id, len(devices)))
+            plan.place(task, devices, domain.because("takes-place", event.job_id, len(devices)))
         return plan
 
-    def wake(self, plan: Plan, present: Round) -> Wake | None:
+    def wake(self, plan: Plan, present: patient.Round) -> domain.Wake | None:
         """Also when a job has earned its load that a waiting one would preempt."""
         soon, view = super().wake(plan, present), plan.view
         assert isinstance(present, CheapestFirst)
-        if not is_anybody_left(plan):
+        if not kit.is_anybody_left(plan):
             return soon
-        earns_s = present.earns_s(min(map(needs_s, view.queue.heads()), default=inf))
+        earns_s = present.earns_s(min(map(patient.needs_s, view.queue.heads()), default=inf))
         if earns_s is None or self._wake_up.comes_by(earns_s, view.now_s):
             return soon
         if soon is not None and soon.at_s <= earns_s:
             return soon
-        return Wake(at_s=earns_s, reason=because("load-earned"))
+        return domain.Wake(at_s=earns_s, reason=domain.because("load-earned"))
 
-    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> CheapestFirst:
+    def round(
+        self, view: View, asking: Iterable[domain.Job], soon: ExpectedReleases | None = None
+    ) -> CheapestFirst:
         return CheapestFirst(view, asking, self._parameters, soon, self._sharing)
 
     def state_in_words(self, view: View) -> dict[str, str]:
@@ -401,7 +383,7 @@ class Cotenant(Patient):
             found["interruptions"] = interruptions
         return found | {"late jobs": late}
 
-    def explain(self, view: View, job: Job) -> Reason:
+    def explain(self, view: View, job: domain.Job) -> domain.Reason:
         reason = super().explain(view, job)
         if (
             reason.code not in NO_DEVICES
@@ -412,10 +394,12 @@ class Cotenant(Patient):
         plan, present = Plan(view), self.round(view, (job,))
         slots = self._sharing.slots(plan)
         no_share = why_alone(job) or (
-            self._sharing.why_not(plan, job, slots) if slots else slots.closed or because("sharing-nobody")
+            self._sharing.why_not(plan, job, slots)
+            if slots
+            else slots.closed or domain.because("sharing-nobody")
         )
         if no_share is None:
-            return because("next-event")
+            return domain.because("next-event")
         not_yet = present.why_not_yet(plan, job)
         return not_yet or why_waits(plan, job, present, slots.wait_s(job), no_share)
 

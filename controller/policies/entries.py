@@ -5,7 +5,8 @@ Rule: an entry stands in the module of its policy, behind it; `registry.py` has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.policies.base import Parameters, Policy
@@ -29,6 +30,9 @@ class PolicyEntry(NamedTuple):
     from_file: Callable[[Any, str], Parameters] | None = None
     """Its parameters from a JSON document of its own form and the name of one in it (`config=FILE#NAME`);
     raises ValueError. None: it has no such form."""
+    tools: Mapping[str, str] = MappingProxyType({})
+    """What `cotenant policy WORD NAME` runs: word (`train`, `tune`) -> `MODULE:FUNCTION` of a command; or,
+    where it is no part of what is installed, the command line that does it in the repository."""
 
 
 class PlacementRule(NamedTuple):

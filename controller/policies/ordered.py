@@ -20,27 +20,9 @@ from typing import Final
 from cotenant.controller.domain import NOTHING, Decision, Job, Length, Phase, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import Stateless, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, ORDER, PREEMPT, PolicyEntry
-from cotenant.controller.policies.toolkit import (
-    FreedDevices,
-    NewcomerParameters,
-    OrderParameters,
-    PassingParameters,
-    QueueOrder,
-    Why,
-    late_waiting,
-    least_told,
-    may_give_way,
-    newcomers,
-    place_in_order,
-    place_ordered,
-    victims_for,
-    why_outranks_nobody,
-    why_shorter,
-    why_shortest,
-    worth_preempting,
-)
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -71,7 +53,7 @@ class Ordered(Stateless):
     """Place queued jobs in order on free devices; never share, never preempt. The options say who
     passes a job that does not fit."""
 
-    def __init__(self, name: str, key: QueueKey, parameters: OrderParameters) -> None:
+    def __init__(self, name: str, key: QueueKey, parameters: kit.OrderParameters) -> None:
         self.name, self.queue_key, self.parameters = name, key, parameters
         self.traits = Traits(orders_by_size=name != "fifo")
 
@@ -80,16 +62,16 @@ class Ordered(Stateless):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "easy":
-            place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
+            kit.place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
         else:
-            place_in_order(plan, self.name, strict=backfill == "none")
+            kit.place_in_order(plan, self.name, strict=backfill == "none")
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_waiting(view, job, self.name)
 
 
-class OrderOfNewcomers(QueueOrder):
+class OrderOfNewcomers(kit.QueueOrder):
     """Whom a newcomer preempts, and what is told to a waiting job behind which nobody stands."""
 
     queue_key: QueueKey
@@ -106,17 +88,19 @@ class ByTime(OrderOfNewcomers):
     queue_key = staticmethod(remaining_key)
 
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
-        return worth_preempting(plan, job)
+        return kit.worth_preempting(plan, job)
 
-    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
-        return victims_for(plan, job, behind)
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> kit.FreedDevices | None:
+        return kit.victims_for(plan, job, behind)
 
-    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
-        return why_shorter(view, job, victims)
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
+        return kit.why_shorter(view, job, victims)
 
     def outranks_nobody(self, view: View, job: Job) -> Reason | None:
         going = (Phase.RUNNING, Phase.LOADING)
-        return why_shortest(view, job, [each for each in view.running.jobs_by_end() if each.phase in going])
+        return kit.why_shortest(
+            view, job, [each for each in view.running.jobs_by_end() if each.phase in going]
+        )
 
 
 class ByService(OrderOfNewcomers):
@@ -136,13 +120,13 @@ class ByService(OrderOfNewcomers):
             if mine < (service := service_now(other, now_s)) < UNKNOWN_S
         ]
         more.sort()
-        return (other for _, _, other in more if may_give_way(plan, other, job))
+        return (other for _, _, other in more if kit.may_give_way(plan, other, job))
 
-    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         mine = _told_service(job, view.now_s)
         left = {victim.job_id: _told_service(victim, view.now_s) for victim in victims}
-        return Why(
-            because("preempts-service", mine, least_told(left.values()), ", ".join(left)),
+        return kit.Why(
+            because("preempts-service", mine, kit.least_told(left.values()), ", ".join(left)),
             {job_id: because("preempted-service", job.job_id, mine, more) for job_id, more in left.items()},
         )
 
@@ -158,9 +142,9 @@ class Preemptive(Stateless):
 
     traits = Traits(preempts=True, orders_by_size=True)
 
-    def __init__(self, order: OrderOfNewcomers, parameters: NewcomerParameters | None = None) -> None:
+    def __init__(self, order: OrderOfNewcomers, parameters: kit.NewcomerParameters | None = None) -> None:
         self.name, self.queue_key, self._order = order.name, order.queue_key, order
-        self.parameters = parameters if parameters is not None else NewcomerParameters()
+        self.parameters = parameters if parameters is not None else kit.NewcomerParameters()
 
     def _preempt(self, plan: Plan, newcomer: Job) -> None:
         self._order.make_room(plan, newcomer, self._order.list_victims(plan, newcomer))
@@ -169,19 +153,19 @@ class Preemptive(Stateless):
         any_free, arrived = view.free.everywhere, view.queue.newcomers()
         if not (any_free or arrived) or not view.queue or is_quiet(view, event):
             return NOTHING
-        fresh = newcomers(arrived, self.parameters.newcomers) if arrived else ()
+        fresh = kit.newcomers(arrived, self.parameters.newcomers) if arrived else ()
         if not any_free and not fresh:
             return NOTHING
         plan = Plan(view)
         if any_free:
-            place_in_order(plan, self.name, strict=False)
+            kit.place_in_order(plan, self.name, strict=False)
         if fresh:
-            preempt_for_each(plan, fresh, late_waiting(plan), self._preempt)
+            preempt_for_each(plan, fresh, kit.late_waiting(plan), self._preempt)
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
         nobody = self._order.outranks_nobody(view, job)
-        return why_outranks_nobody(view, job, self.name, self._order.list_victims, nobody)
+        return kit.why_outranks_nobody(view, job, self.name, self._order.list_victims, nobody)
 
 
 def preempt_for_each(
@@ -197,28 +181,28 @@ def preempt_for_each(
             preempt(plan, newcomer)
 
 
-def fifo(parameters: OrderParameters | None = None) -> Ordered:
+def fifo(parameters: kit.OrderParameters | None = None) -> Ordered:
     """First come, first served; the head of the queue keeps its place until it fits."""
-    return Ordered("fifo", lambda job: (), parameters or OrderParameters())
+    return Ordered("fifo", lambda job: (), parameters or kit.OrderParameters())
 
 
-def sjf(parameters: OrderParameters | None = None) -> Ordered:
+def sjf(parameters: kit.OrderParameters | None = None) -> Ordered:
     """Shortest expected remaining time first among those that fit."""
-    return Ordered("sjf", remaining_key, parameters or PassingParameters())
+    return Ordered("sjf", remaining_key, parameters or kit.PassingParameters())
 
 
-def ssf(parameters: OrderParameters | None = None) -> Ordered:
+def ssf(parameters: kit.OrderParameters | None = None) -> Ordered:
     """Smallest service first among those that fit; no job is preempted."""
-    return Ordered("ssf", service_key, parameters or PassingParameters())
+    return Ordered("ssf", service_key, parameters or kit.PassingParameters())
 
 
-def srtf(parameters: NewcomerParameters | None = None) -> Preemptive:
+def srtf(parameters: kit.NewcomerParameters | None = None) -> Preemptive:
     """Shortest remaining time first; a newcomer may preempt jobs with more remaining time. The variant that
     re-evaluates the whole queue is `srtf-full`."""
     return Preemptive(ByTime(), parameters)
 
 
-def srsf(parameters: NewcomerParameters | None = None) -> Preemptive:
+def srsf(parameters: kit.NewcomerParameters | None = None) -> Preemptive:
     """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
     return Preemptive(ByService(), parameters)
 
@@ -226,7 +210,7 @@ def srsf(parameters: NewcomerParameters | None = None) -> Preemptive:
 FIFO: Final = PolicyEntry(
     "first come, first served",
     fifo,
-    OrderParameters.parse,
+    kit.OrderParameters.parse,
     group=FIRST,
     choose="people expect first come, first served",
 )
@@ -234,7 +218,7 @@ FIFO: Final = PolicyEntry(
 SJF: Final = PolicyEntry(
     "shortest expected job first among those that fit; no preemption",
     sjf,
-    PassingParameters.parse,
+    kit.PassingParameters.parse,
     group=FIRST,
     choose="jobs have expected times and cannot resume",
 )
@@ -242,7 +226,7 @@ SJF: Final = PolicyEntry(
 SSF: Final = PolicyEntry(
     "smallest service (remaining time x GPUs) first among those that fit; no preemption",
     ssf,
-    PassingParameters.parse,
+    kit.PassingParameters.parse,
     group=ORDER,
     choose="as for sjf, where some jobs are much wider than others",
 )
@@ -250,7 +234,7 @@ SSF: Final = PolicyEntry(
 SRTF: Final = PolicyEntry(
     "shortest remaining time first; newcomers preempt longer jobs",
     srtf,
-    NewcomerParameters.parse,
+    kit.NewcomerParameters.parse,
     group=FIRST,
     choose="jobs have expected times and resume, and short ones must not wait behind long ones",
 )
@@ -258,7 +242,7 @@ SRTF: Final = PolicyEntry(
 SRSF: Final = PolicyEntry(
     "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
     srsf,
-    NewcomerParameters.parse,
+    kit.NewcomerParameters.parse,
     group=PREEMPT,
     choose="as for srtf, where some jobs are much wider than others",
 )

@@ -24,24 +24,11 @@ from typing import Final, Literal
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_waiting
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.sharing import ExpectedReleases, Together
-from cotenant.controller.policies.toolkit import (
-    Candidates,
-    FreedDevices,
-    NewcomersOnly,
-    QueueOrder,
-    RemembersWakeUp,
-    Spared,
-    Why,
-    is_kept_together,
-    least_told,
-    list_reserved,
-    rearrange,
-    whom_to_ask,
-)
 
 
 class PatientParameters(PolicyParameters, frozen=True, kw_only=True):
@@ -84,6 +71,9 @@ def needs_s(newcomer: Job) -> float:
     return float("inf") if left_s is None else left_s + newcomer.estimate.load_s
 
 
+ROUNDING_S: Final = 1e-6
+"""What a job has left is its end less the time now, which may be more by so much than it had when it started.
+Two jobs of one length that cost nothing to preempt would else take turns for ever."""
 NOBODY: Final[Iterator[Job]] = iter(())
 """The place behind which most jobs that ask look for victims."""
 Spare = tuple[float, int, float, Job]
@@ -101,14 +91,14 @@ def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> l
         if ends_in_s <= least_s:  # No later one has more left than this time to its end.
             break
         left_s = ends_in_s / job.estimate.slowdown
-        spare_s = left_s - job.estimate.load_s - 2.0 * job.estimate.pause_s
+        spare_s = left_s - ROUNDING_S - job.estimate.load_s - 2.0 * job.estimate.pause_s
         if spare_s > least_s and job.preemptible and not job.aged and job.estimate.remaining_s is not None:
             found.append((-left_s * parameters.width(job), job.number, spare_s, job))
     found.sort()
     return found
 
 
-class Round(QueueOrder):
+class Round(kit.QueueOrder):
     """A pass over the queue in the order of `patient`, which keeps account of the devices that are promised
     to those that wait for them, so that no other job counts on the same ones."""
 
@@ -141,9 +131,9 @@ class Round(QueueOrder):
         return cost_s(victim)
 
     @property
-    def spared(self) -> Spared:
+    def spared(self) -> kit.Spared:
         """Whom it leaves alone although they could resume."""
-        return Spared()
+        return kit.Spared()
 
     def list_spare(self) -> list[Spare]:
         """The running jobs that this pass may preempt."""
@@ -163,7 +153,7 @@ class Round(QueueOrder):
                     self._least_cost_s = min([cost_s(job) for *_, job in running])
         if self._view.holdings.claimants():
             self._reserved = [
-                (self._parameters.service_s(r), needs_s(r), r) for r in list_reserved(plan) if not r.aged
+                (self._parameters.service_s(r), needs_s(r), r) for r in kit.list_reserved(plan) if not r.aged
             ]
         return running
 
@@ -212,10 +202,10 @@ class Round(QueueOrder):
             return True
         return super().make_room(plan, job, chain((first,), behind))
 
-    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         return why_gain(view, job, victims, self.cost_s)
 
-    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
+    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> kit.FreedDevices | None:
         """Victims whose leaving makes room, and pays for all of them together."""
         if not self._may_find_room(plan, job):
             if not self._may_put_back_less(job):
@@ -261,7 +251,7 @@ class Round(QueueOrder):
         before = bisect_left(running, (-mine_gpu_s,))
         if self._together.most(self._spared, before) >= gpus:
             return True
-        return not is_kept_together(self._view, self._view.queue.class_of(job))
+        return not kit.is_kept_together(self._view, self._view.queue.class_of(job))
 
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
@@ -290,14 +280,14 @@ def _worth_preempting(
             yield job
 
 
-def why_gain(view: View, newcomer: Job, victims: Sequence[Job], cost_of: CostOf) -> Why:
+def why_gain(view: View, newcomer: Job, victims: Sequence[Job], cost_of: CostOf) -> kit.Why:
     """What the newcomer needs and the change costs, against what the victims have left."""
     mine = newcomer.told_left(view.now_s, needs_s(newcomer))
     left = {victim.job_id: victim.told_left(view.now_s) for victim in victims}
     costs_s = {v.job_id: cost_of(v) if v.phase is Phase.RUNNING else 0.0 for v in victims}
     most_s = max(costs_s.values(), default=0.0)
-    return Why(
-        because("preempts-and-gains", mine, most_s, least_told(left.values()), ", ".join(left)),
+    return kit.Why(
+        because("preempts-and-gains", mine, most_s, kit.least_told(left.values()), ", ".join(left)),
         {
             job_id: because("preempted-and-gains", newcomer.job_id, mine, costs_s[job_id], each)
             for job_id, each in left.items()
@@ -305,7 +295,7 @@ def why_gain(view: View, newcomer: Job, victims: Sequence[Job], cost_of: CostOf)
     )
 
 
-class Patient(RemembersWakeUp):
+class Patient(kit.RemembersWakeUp):
     """Waits where a preemption would not pay. Remembers only when it asked to be woken."""
 
     name = Round.name
@@ -337,10 +327,10 @@ class Patient(RemembersWakeUp):
         plan = self.begin(view, event)
         if isinstance(event, ev.FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return None, False
-        waiting = whom_to_ask(plan, event)
-        is_partial = isinstance(waiting, NewcomersOnly)
+        waiting = kit.whom_to_ask(plan, event)
+        is_partial = isinstance(waiting, kit.NewcomersOnly)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
-        rearrange(plan, present, waiting or Candidates(view), present.spared)
+        kit.rearrange(plan, present, waiting or kit.Candidates(view), present.spared)
         if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
@@ -349,7 +339,7 @@ class Patient(RemembersWakeUp):
                 self.round(view, view.queue.heads(), seen),
                 False,
             )
-            rearrange(plan, present, Candidates(view), present.spared)
+            kit.rearrange(plan, present, kit.Candidates(view), present.spared)
         wake = self.wake(plan, present)
         if wake is not None:
             plan.actions.append(wake)

@@ -7,18 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from cotenant.controller.domain import JobSpec
-from cotenant.controller.present import screen, sharing, units
+from cotenant.controller.present import jobs, screen, sharing, units
 from cotenant.controller.present.amounts import energy
 from cotenant.controller.present.etas import describe_eta
-from cotenant.controller.present.jobs import (
-    describe_idle,
-    describe_left,
-    describe_promise,
-    describe_share_bound,
-    devices,
-    exit_code,
-    state_colour,
-)
 from cotenant.controller.present.screen import paint, wrap_text
 from cotenant.controller.present.snapshots import describe_snapshot
 from cotenant.controller.present.tables import Column
@@ -31,7 +22,7 @@ from cotenant.controller.wire import wall_s
 def page(job: wire.JobDetails, room: int | None, wide: bool = False) -> str:
     """The page of one job. `room`: columns to keep to."""
     spec = job.spec
-    state = paint(job.phase.value, state_colour(job))
+    state = paint(job.phase.value, jobs.state_colour(job))
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
     pairs = [*standing(job), *asked_for(spec, wide)]
     width = max(len(title) for title, _ in pairs)
@@ -85,19 +76,19 @@ def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
     if job.ended_at is None:
-        yield "left", describe_left(job)
+        yield "left", jobs.describe_left(job)
         yield "eta", describe_eta(job.eta)
     else:
-        yield "exit code", exit_code(job)
-    yield "promised", describe_promise(job.promised)
-    yield "devices", devices(job.devices)
+        yield "exit code", jobs.exit_code(job)
+    yield "promised", jobs.describe_promise(job.promised)
+    yield "devices", jobs.devices(job.devices)
     yield "runs in", ", ".join(job.copies)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
-    yield "bound", describe_share_bound(job)
+    yield "bound", jobs.describe_share_bound(job)
     if job.attempts:
         n = len(job.attempts)
         yield "energy", energy(job.energy_kwh or 0.0, n, job.energy_unknown_attempts)
-    yield "idle", describe_idle(job) or ("" if job.ended_at else job.spec.idle)
+    yield "idle", jobs.describe_idle(job) or ("" if job.ended_at else job.spec.idle)
     yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)
     yield "metrics", ", ".join(f"{each.name} {each.value:.4g}" for each in job.metrics if each.name != "loss")
@@ -319,7 +310,7 @@ def _watchdog(declared_s: float | None) -> str:
 
 ATTEMPT_COLUMNS: Final = (
     Column("ATTEMPT", lambda a: str(a.attempt), right=True),
-    Column("DEVICES", lambda a: devices(a.devices), rank=2, limit=24),
+    Column("DEVICES", lambda a: jobs.devices(a.devices), rank=2, limit=24),
     Column("WITH", lambda a: ",".join(a.co_tenants), rank=3, limit=12),
     Column("S", lambda a: _s_used(a), rank=1, right=True),
     Column("LAUNCHED", lambda a: local_time(a.launched_s), rank=5),
@@ -357,14 +348,14 @@ def explanation_page(reply: wire.Explained) -> str:
     job = reply.job
     said, count = reply.explanation.lines or (job.reason,), reply.explanation.lines_now
     now, *more = said[:count]
-    state = paint(job.phase.value, state_colour(job))
+    state = paint(job.phase.value, jobs.state_colour(job))
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrap_text(now, 2)}"]
     lines += [f"  {wrap_text(line, 2)}" for line in more]
     if job.ended_at is None:
-        lines.append(f"  left {wrap_text(describe_left(job), 2)}")
+        lines.append(f"  left {wrap_text(jobs.describe_left(job), 2)}")
     if eta := describe_eta(job.eta):
         lines.append(f"  {wrap_text(eta, 2)}")
-    if job.co_tenants and (bound := describe_share_bound(job)):
+    if job.co_tenants and (bound := jobs.describe_share_bound(job)):
         lines.append(f"  {wrap_text(bound, 2)}")
     if job.resumable:
         lines.append(f"  resume: {_resume_proof(job)}")

@@ -15,13 +15,19 @@ def page(reply: wire.Policies) -> str:
     for key, value in sorted(current.parameters.items()):
         own = "" if key not in reply.given else "  (set)"
         lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
-    if current.policy_state:
-        lines += ["", *(f"{name}: {text}" for name, text in current.policy_state.items())]
-    if current.classes is not None:
-        lines += classes_lines(current.classes)
+    if found := state_lines(current):
+        lines += ["", *found]
     if current.organisations:
         lines += ["", *map(describe_organisation, current.organisations)]
     return "\n".join(lines)
+
+
+def state_lines(current: wire.PolicyView) -> list[str]:
+    """What the policy remembers; a paragraph of what it has learned, one of its classes."""
+    learned = [f"{name}: {text}" for name, text in current.policy_state.items()]
+    if current.classes is None:
+        return learned
+    return [*learned, *([""] if learned else []), *classes_lines(current.classes)]
 
 
 def describe_organisation(organisation: wire.OrganisationView) -> str:
@@ -44,7 +50,7 @@ def classes_lines(classes: ClassReport) -> list[str]:
         f"  {classes.evicted} of {plural(ended, 'run')} gave way to hp jobs; of the jobs listed now "
         f"{plural(classes.broken_promises, 'promise')} broken"
     )
-    lines = ["", kept, gave_way]
+    lines = [kept, gave_way]
     for pool in classes.pools:
         eta = "" if classes.eta is None else f", eta {classes.eta:.2f}"
         lines.append(

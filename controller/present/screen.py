@@ -14,17 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
 from cotenant.controller.domain import texts
-from cotenant.controller.present.tables import (
-    GAP,
-    LAST_WIDTH_MIN,
-    Column,
-    cell,
-    cells_of,
-    columns_of,
-    pieces_of,
-    that_fit,
-    widths_of,
-)
+from cotenant.controller.present import tables
 
 RESET: Final = "\x1b[0m"
 COLOURS: Final = {
@@ -99,7 +89,7 @@ def wrap_text(text: str, indent: int, width: int | None = None) -> str:
     """Lines that fit the width (default: the terminal's), all but the first indented; unchanged without a
     terminal."""
     width = width or terminal_width()
-    if width is None or width < indent + LAST_WIDTH_MIN:
+    if width is None or width < indent + tables.LAST_WIDTH_MIN:
         return text
     import textwrap
 
@@ -108,7 +98,7 @@ def wrap_text(text: str, indent: int, width: int | None = None) -> str:
     return first[indent:]
 
 
-def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
+def table(columns: Sequence[tables.Column], rows: Sequence[Any], width: int | None) -> str:
     """The table in aligned columns; with a `width` they fit it: cut, then dropped; the last takes the rest,
     or wraps."""
     return "\n".join(Table(columns, width).lines(rows))
@@ -118,10 +108,10 @@ class Table:
     """A table that comes page by page. The first one decides which columns there are; where a later one has
     longer texts, its columns are wider, and so are those of the pages after it."""
 
-    def __init__(self, columns: Sequence[Column], width: int | None) -> None:
+    def __init__(self, columns: Sequence[tables.Column], width: int | None) -> None:
         self._columns = columns
         self._width = width
-        self._widths = [columns_of(column.title) for column in columns]
+        self._widths = [tables.columns_of(column.title) for column in columns]
         self._kept: list[int] = []
         self._in_colour = has_colour()  # Asked once: it asks the terminal.
         self._is_begun = False
@@ -129,21 +119,21 @@ class Table:
     def lines(self, rows: Sequence[Any]) -> list[str]:
         """The lines of one page; on the first page the titles come first."""
         columns, width = self._columns, self._width
-        cells = cells_of(columns, rows, is_cut=width is not None)
-        self._widths = widths_of(cells, self._widths)
+        cells = tables.cells_of(columns, rows, is_cut=width is not None)
+        self._widths = tables.widths_of(cells, self._widths)
         lines, widths = [], list(self._widths)
         if not self._kept:
-            self._kept = that_fit(columns, widths, width)
-        indent = sum(widths[at] + len(GAP) for at in self._kept[:-1])
+            self._kept = tables.that_fit(columns, widths, width)
+        indent = sum(widths[at] + len(tables.GAP) for at in self._kept[:-1])
         if width is not None:
             last = self._kept[-1]
-            widths[last] = min(widths[last], max(LAST_WIDTH_MIN, width - indent))
+            widths[last] = min(widths[last], max(tables.LAST_WIDTH_MIN, width - indent))
         if not self._is_begun:
             self._is_begun = True
-            titles = (cell(columns[at].title, widths[at], columns[at].right) for at in self._kept)
-            lines.append(paint(GAP.join(titles).rstrip(), "bold"))
+            titles = (tables.cell(columns[at].title, widths[at], columns[at].right) for at in self._kept)
+            lines.append(paint(tables.GAP.join(titles).rstrip(), "bold"))
         sides = {at: ">" if columns[at].right else "<" for at in self._kept}
-        plain = GAP.join(f"{{{at}:{side}{widths[at]}}}" for at, side in sides.items())
+        plain = tables.GAP.join(f"{{{at}:{side}{widths[at]}}}" for at, side in sides.items())
         for row, line in zip(rows, cells, strict=True):
             lines += self._row(row, line, widths, indent, plain)
         return lines
@@ -151,15 +141,17 @@ class Table:
     def _row(self, row: Any, line: list[str], widths: list[int], indent: int, plain: str) -> list[str]:
         """The text of a row: one line, or more if the last column wraps."""
         last = self._kept[-1]
-        pieces = pieces_of(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
+        pieces = tables.pieces_of(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
         line[last] = pieces[0]
         if not self._in_colour and len(line[last]) <= widths[last] and "".join(line).isascii():
             first = plain.format(*line).rstrip()  # Nearly all lines, at a fifth of the time.
         else:
-            first = GAP.join([self._paint_cell(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
+            first = tables.GAP.join(
+                [self._paint_cell(at, row, line[at], widths[at]) for at in self._kept]
+            ).rstrip()
         return [first, *(" " * indent + self._paint_cell(last, row, piece, 0) for piece in pieces[1:])]
 
     def _paint_cell(self, at: int, row: Any, text: str, width: int) -> str:
         column = self._columns[at]
-        padded = cell(text, width, column.right)
+        padded = tables.cell(text, width, column.right)
         return paint(padded, column.colour(row)) if self._in_colour and column.colour else padded

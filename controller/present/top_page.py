@@ -1,13 +1,11 @@
-"""The page of `cotenant top`: as much of the cluster as a screen shows, and whatever is wrong first. Pure.
+"""The page of `cotenant top --once`: the whole cluster, as long as that is; and the head of its screen. Pure.
 
-Rule: it counts what does not fit, never drops it silently, and never leaves out a device or host in trouble.
-With no width and height the page is for a pipe: whole, and as long as it likes.
+Rule: it counts what the controller has left out. With no width the page is for a pipe.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +18,6 @@ from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, plural
 from cotenant.controller.wire import clients as wire
 
-AROUND: Final = 3
-"""Lines of a section beside its rows: title, column heads, and the blank before it."""
-LEGEND_LINES_MIN: Final = 30
-"""A screen with fewer lines has no room for a legend."""
 TROUBLES: Final = ("lost", "suspect", "draining", "out", "silent", "drained")
 """The worst first."""
 DECISION_COLUMNS: Final = (
@@ -50,40 +44,17 @@ class Section(NamedTuple):
     rows: Sequence[Any]
     total: int | None
     """How many there are, also those that the controller has left out. None: there are always more."""
-    urgency: Callable[[Any], tuple[int, int]] | None = None
-    """If not all rows fit, those with the smallest value are shown. Otherwise rows stay as they came."""
-
-    @property
-    def has_more(self) -> bool:
-        return self.total is not None and self.total > len(self.rows)
-
-    @property
-    def lines(self) -> int:
-        """Lines that the whole section takes."""
-        return len(self.rows) + AROUND + self.has_more
 
 
-def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
-    """The page for the whole screen. `trouble`: why this is not of now; it stands first."""
-    moment, trouble = texts.escape_texts(moment), texts.one_line(trouble)
-    head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
+def page(moment: Moment, width: int | None) -> str:
+    """The page, whole and as long as it likes; `width`: of a terminal, None for a pipe."""
+    moment = texts.escape_texts(moment)
     now = [each for each in sections(moment, width) if each.rows or each.total]
     words = legend([column.title for each in now for column in each.columns])
     foot = [paint(each, "dim") for each in (textwrap.wrap(words, width) if width else [words])]
-    if height is None:
-        blocks = [block(each, width, None) for each in (*now, decision_section(moment))]
-        return "\n\n".join(["\n".join(head), *(each for each in blocks if each), "\n".join(foot)])
-    if height < LEGEND_LINES_MIN:
-        foot = []
-    lines = max(0, height - 1 - len(head) - len(foot))
-    given = lines_for([each.lines for each in now], lines)
-    last = decision_section(moment)
-    if last.rows and lines - sum(given) > AROUND:  # Only in lines that no other section needs.
-        now.append(last)
-        given.append(min(lines - sum(given), last.lines))
-    text = [block(each, width, room - 1) for each, room in zip(now, given, strict=True)]
-    shown = "\n\n".join(["\n".join(head), *(each for each in text if each)]).split("\n")
-    return "\n".join([*shown[: height - 1 - len(foot)], *foot])
+    blocks = [block(each, width) for each in (*now, decision_section(moment))]
+    head = "\n".join(headline(moment, width))
+    return "\n\n".join([head, *(each for each in blocks if each), "\n".join(foot)])
 
 
 def lines_for(wants: Sequence[int], lines: int) -> list[int]:
@@ -147,6 +118,7 @@ def phases_in_words(status: wire.ControllerStatus) -> str:
 
 
 def sections(moment: Moment, width: int | None) -> list[Section]:
+    """The devices and jobs of a page; all counts are the cluster's, not those of a bounded answer."""
     devices = rows_of(moment.nodes.nodes, moment.jobs.jobs)
     running = [job for job in moment.jobs.jobs if job.phase in ON_DEVICES]
     waiting = [job for job in moment.jobs.jobs if job.phase not in ON_DEVICES]
@@ -154,14 +126,15 @@ def sections(moment: Moment, width: int | None) -> list[Section]:
     on_devices = sum(by_phase.get(phase.value, 0) for phase in ON_DEVICES)
     others = sum(by_phase.get(phase.value, 0) for phase in Phase if phase not in (*ON_DEVICES, *ENDED))
     return [
-        Section("Devices", columns_for(devices, width), devices, len(devices), urgency_among(devices)),
+        Section("Devices", columns_for(devices, width), devices, len(devices)),
         Section("On devices", COLUMNS, running, max(on_devices, len(running))),
         Section("Waiting", COLUMNS, waiting, max(others, len(waiting))),
     ]
 
 
-def urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[int, int]]:
-    """A host that is gone is in trouble once: its other empty devices do not crowd out those that work."""
+def urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], int]:
+    """The sort key that puts devices in trouble first, the worst before the others. A host that is gone is in
+    trouble once: its other empty devices do not crowd out those that work."""
     again: set[str] = set()
     gone: set[str] = set()
     for row in rows:
@@ -169,15 +142,13 @@ def urgency_among(rows: Sequence[DeviceLine]) -> Callable[[DeviceLine], tuple[in
             if row.host in gone:
                 again.add(row.device.device_id)
             gone.add(row.host)
-    last = (len(TROUBLES) + 2, 0)
-    return lambda row: last if row.device.device_id in again else _urgency(row)
 
+    def urgency(row: DeviceLine) -> int:
+        if row.device.device_id in again:
+            return len(TROUBLES) + 2
+        return (TROUBLES.index(row.trouble) if row.trouble in TROUBLES else len(TROUBLES)) + (not row.trouble)
 
-def _urgency(row: DeviceLine) -> tuple[int, int]:
-    """The sort key that puts devices in trouble first, the worst before the others; then by how many jobs
-    there are."""
-    rank = TROUBLES.index(row.trouble) if row.trouble in TROUBLES else len(TROUBLES)
-    return rank + (not row.trouble), -len(row.device.jobs)
+    return urgency
 
 
 def decision_section(moment: Moment) -> Section:
@@ -190,42 +161,18 @@ def decision_section(moment: Moment) -> Section:
     return Section("Decided last", DECISION_COLUMNS, rows, None)
 
 
-def block(section: Section, width: int | None, room: int | None) -> str:
-    """Title, table and what is left out, in so many lines; empty where there is nothing."""
+def block(section: Section, width: int | None) -> str:
+    """Title, table and how many are left out; empty where there is nothing."""
     if not section.total and not section.rows:
         return ""
-    shown, left_out = fit_rows(section, room)
-    left = section.total - len(shown) if section.total is not None else 0
     title = paint(section.title, "bold") + (f" ({section.total})" if section.total is not None else "")
-    lines = [title, screen.table(section.columns, shown, width)] if shown else [title]
-    if shown and left:
-        told = _left_out_counts(left_out) if len(left_out) == left else ""
-        lines.append(tables.cut(f"  and {left} more{told}", width or 0))
+    lines = [title, screen.table(section.columns, section.rows, width)] if section.rows else [title]
+    left = section.total - len(section.rows) if section.total is not None else 0
+    if section.rows and left:
+        lines.append(tables.cut(f"  and {left} more", width or 0))
     return "\n".join(lines)
 
 
-def fit_rows(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
-    """The rows that fit, and the others."""
-    rows = list(section.rows)
-    if room is None:
-        return rows, []
-    if section.lines - 1 <= room:
-        return rows, []
-    if section.urgency is not None:
-        rows.sort(key=section.urgency)
-    kept = max(0, room - AROUND + (section.total is None))
-    return rows[:kept], rows[kept:]
-
-
-def _left_out_counts(left_out: Sequence[Any]) -> str:
-    """How many devices or jobs of each state are not shown."""
-    words = Counter(state_word(each) for each in left_out)
-    return f": {', '.join(f'{count} {word}' for word, count in words.items())}"
-
-
-def state_word(row: Any) -> str:
-    """What a device or job is, for counting."""
-    if isinstance(row, DeviceLine):
-        return row.trouble or ("free", "alone", "shared")[min(2, len(row.device.jobs))]
-    assert isinstance(row, wire.JobView), f"nobody counts these: {row}"
-    return row.phase.value
+def state_word(row: DeviceLine) -> str:
+    """What a device is, for counting."""
+    return row.trouble or ("free", "alone", "shared")[min(2, len(row.device.jobs))]

@@ -14,21 +14,13 @@ from typing import Any, NamedTuple
 
 from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.performance import INDICATOR_NAMES
-from cotenant.controller.present import tables
+from cotenant.controller.present import tables, top_page
 from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import COLUMNS as DEVICE_COLUMNS
 from cotenant.controller.present.devices import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
 from cotenant.controller.present.jobs import COLUMNS as JOB_COLUMNS
 from cotenant.controller.present.jobs import left_s
 from cotenant.controller.present.tables import GAP, Column
-from cotenant.controller.present.top_page import (
-    DECISION_COLUMNS,
-    Moment,
-    about,
-    decision_section,
-    state_word,
-    urgency_among,
-)
 from cotenant.controller.present.units import NONE
 from cotenant.controller.wire import clients as wire
 
@@ -48,10 +40,6 @@ class Choice(NamedTuple):
         at = order.index(self.sort) if self.sort in order else 0
         return self._replace(sort=order[(at + 1) % len(order)], is_reversed=False)
 
-    def sorted_by(self, title: str) -> Choice:
-        """Sort by this column; asked again for the same one, the other way round."""
-        return self._replace(sort=title, is_reversed=not self.is_reversed and title == self.sort)
-
 
 class Row(NamedTuple):
     key: str
@@ -68,21 +56,12 @@ class Pane(NamedTuple):
     rows: tuple[Row, ...]
 
 
-def about_in_words(status: wire.ControllerStatus, width: int) -> str:
-    """The controller in a line, as much of it as there is room for."""
-    parts = [text for text, _ in about(status)[1:]]
-    while len(parts) > 1 and len(", ".join(parts)) > width:
-        parts.pop()
-    return ", ".join(parts)
-
-
-def devices_pane(moment: Moment, choice: Choice, width: int) -> Pane:
+def devices_pane(moment: top_page.Moment, choice: Choice, width: int) -> Pane:
     rows = rows_of(moment.nodes.nodes, moment.jobs.jobs)
-    urgency = urgency_among(rows)
     shown = _chosen_rows(
-        sorted(rows, key=lambda row: urgency(row)[0]), DEVICE_COLUMNS, choice, _device_number
+        sorted(rows, key=top_page.urgency_among(rows)), DEVICE_COLUMNS, choice, _device_number
     )
-    counts = Counter(state_word(row) for row in rows)
+    counts = Counter(top_page.state_word(row) for row in rows)
     told = ", ".join(f"{count} {what}" for what, count in counts.items())
     title = f"Devices ({len(rows)}{f': {told}' if told else ''})"
     columns = columns_for(shown, width)
@@ -91,7 +70,7 @@ def devices_pane(moment: Moment, choice: Choice, width: int) -> Pane:
     )
 
 
-def jobs_pane(moment: Moment, choice: Choice, width: int) -> Pane:
+def jobs_pane(moment: top_page.Moment, choice: Choice, width: int) -> Pane:
     """The pane of jobs: those on devices, then those that wait, each in order of arrival."""
     rows = sorted(moment.jobs.jobs, key=lambda job: job.phase not in ON_DEVICES)
     shown = _chosen_rows(rows, JOB_COLUMNS, choice, _job_number)
@@ -105,12 +84,14 @@ def jobs_pane(moment: Moment, choice: Choice, width: int) -> Pane:
     return _pane(_matching(title, shown, rows, choice), columns, shown, choice, width, lambda job: job.job_id)
 
 
-def decisions_pane(moment: Moment, choice: Choice, width: int) -> Pane:
-    rows = decision_section(moment).rows
+def decisions_pane(moment: top_page.Moment, choice: Choice, width: int) -> Pane:
+    rows = top_page.decision_section(moment).rows
     shown = _chosen_rows(
-        rows, DECISION_COLUMNS, choice, lambda title, row: row[0] if title == "AGO" else None
+        rows, top_page.DECISION_COLUMNS, choice, lambda title, row: row[0] if title == "AGO" else None
     )
-    return _pane("Decided last", DECISION_COLUMNS, shown, choice, width, lambda row: _decision(row[1]))
+    return _pane(
+        "Decided last", top_page.DECISION_COLUMNS, shown, choice, width, lambda row: _decision(row[1])
+    )
 
 
 def _matching(title: str, shown: Sequence[Any], rows: Sequence[Any], choice: Choice) -> str:
@@ -221,7 +202,7 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
 # --- One of them ------------------------------------------------------------------------------------
 
 
-def job_of(moment: Moment, key: str) -> wire.JobView | None:
+def job_of(moment: top_page.Moment, key: str) -> wire.JobView | None:
     return next((job for job in moment.jobs.jobs if job.job_id == key), None)
 
 
@@ -229,7 +210,7 @@ def _decision(view: wire.DecisionView) -> str:
     return f"{view.at_s} {view.job_id} {view.what}"
 
 
-def details(moment: Moment, pane: str, key: str) -> tuple[str, tuple[JobId, ...]]:
+def details(moment: top_page.Moment, pane: str, key: str) -> tuple[str, tuple[JobId, ...]]:
     """The text about a pane's row, and the jobs whose own pages say the rest."""
     if pane == "jobs":
         return "", (JobId(key),) if key else ()

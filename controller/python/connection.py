@@ -22,13 +22,7 @@ from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_setting
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.python.errors import (
-    CotenantError,
-    JobPreempted,
-    NoController,
-    RequestRefused,
-    StillRunning,
-)
+from cotenant.controller.python import errors
 from cotenant.controller.python.results import reason_text
 from cotenant.controller.system import paths
 from cotenant.controller.wire import clients
@@ -71,10 +65,10 @@ def translate_problems() -> Iterator[None]:
         raise error_of(problem) from None
 
 
-def error_of(problem: Problem) -> CotenantError:
+def error_of(problem: Problem) -> errors.CotenantError:
     if problem.code == "unreachable":
-        return NoController(texts.one_line(problem.message), problem.hint)
-    return RequestRefused(problem.code, texts.one_line(problem.message), problem.hint)
+        return errors.NoController(texts.one_line(problem.message), problem.hint)
+    return errors.RequestRefused(problem.code, texts.one_line(problem.message), problem.hint)
 
 
 def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> list[clients.JobView]:
@@ -106,16 +100,16 @@ def ended_jobs(
                 raise _time_is_up(client, list(waiting), timeout_s or 0.0)
 
 
-def _time_is_up(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> StillRunning:
+def _time_is_up(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> errors.StillRunning:
     """The error that the time is up, with the state of the one job that is waited for, where there is one."""
     if len(job_ids) > 1:
-        return StillRunning(f"{len(job_ids)} jobs have not ended within {timeout_s:g} s")
+        return errors.StillRunning(f"{len(job_ids)} jobs have not ended within {timeout_s:g} s")
     view = texts.escape_texts(
         client.ask(clients.ListJobs(job_ids=tuple(job_ids), include_ended=True)).jobs[0]
     )
     text = f"job {view.job_id} has not ended within {timeout_s:g} s; it is {reason_text(view)}"
     made_room = view.preemptions > 0 and view.phase in (*WAITING, Phase.RESERVED)
-    return JobPreempted(text) if made_room else StillRunning(text)
+    return errors.JobPreempted(text) if made_room else errors.StillRunning(text)
 
 
 class JobWatch:
@@ -156,7 +150,7 @@ class JobWatch:
             with connect(self._endpoint, patient=True) as client:
                 while job_ids := self._open():
                     self._round(client, job_ids)
-        except CotenantError as error:
+        except errors.CotenantError as error:
             self._fail(error)
 
     def _open(self) -> list[JobId]:
@@ -175,7 +169,7 @@ class JobWatch:
                     self._round(client, [job_id])
                 return
             failure = refusal.failure
-            self._answer(job_ids[0], RequestRefused(failure.code, failure.message, failure.hint))
+            self._answer(job_ids[0], errors.RequestRefused(failure.code, failure.message, failure.hint))
             return
         for view in views:
             self._answer(view.job_id, view)

@@ -15,16 +15,7 @@ from typing import IO, Any, Final
 import msgspec
 
 from cotenant.controller.domain import Phase
-from cotenant.controller.python import folders
-from cotenant.controller.python.errors import (
-    JobCancelled,
-    JobFailed,
-    JobLost,
-    JobTimedOut,
-    NoResult,
-    RemoteError,
-    RemoteTraceback,
-)
+from cotenant.controller.python import errors, folders
 from cotenant.controller.python.folders import VERSION, CallPlace
 from cotenant.controller.wire import BadMessage, decode_json
 from cotenant.controller.wire import clients as wire
@@ -69,17 +60,17 @@ def outcome(
     """
     reason = reason_text(view)
     if view.phase is Phase.CANCELLED:
-        raise JobCancelled(view.job_id, reason)
+        raise errors.JobCancelled(view.job_id, reason)
     if view.is_given_up:
         hint = f"{reason} (`cotenant release {view.job_id}` tries it again)"
-        raise JobLost(view.job_id, hint)
+        raise errors.JobLost(view.job_id, hint)
     if view.phase is Phase.DONE:
         return _value(view, place, arrives_within_s) if place is not None else view.exit_code or 0
     if view.reason_code in TIME_LIMITS:
-        raise JobTimedOut(view.job_id, reason, view.exit_code, log_tail())
+        raise errors.JobTimedOut(view.job_id, reason, view.exit_code, log_tail())
     if place is not None:
         _raise_theirs(view, place)
-    raise JobFailed(view.job_id, reason, view.exit_code, log_tail())
+    raise errors.JobFailed(view.job_id, reason, view.exit_code, log_tail())
 
 
 def reason_text(view: wire.JobView) -> str:
@@ -132,9 +123,9 @@ def _load(
         except FileNotFoundError:
             left = "it left no result: did its function end the process itself?"
         except (folders.NotPrivate, folders.TooLarge, OSError) as error:
-            raise NoResult(job_id, f"finished, but {error}") from None
+            raise errors.NoResult(job_id, f"finished, but {error}") from None
         if time.monotonic() > until_s:
-            raise NoResult(job_id, f"finished, but {left} ({task})")
+            raise errors.NoResult(job_id, f"finished, but {left} ({task})")
         time.sleep(LOOK_S)
 
 
@@ -143,7 +134,7 @@ def _unpickle_result(job_id: str, file: IO[bytes]) -> Any:
         return pickle.load(file)
     except Exception as error:
         text = f"finished, but its result cannot be loaded here: {type(error).__name__}: {error}"
-        raise NoResult(job_id, text) from error
+        raise errors.NoResult(job_id, text) from error
 
 
 def _raise_theirs(view: wire.JobView, place: CallPlace) -> None:
@@ -158,15 +149,15 @@ def _raise_theirs(view: wire.JobView, place: CallPlace) -> None:
                 if head.attempt != view.attempt:
                     continue
                 if head.lost:
-                    raise NoResult(view.job_id, head.lost, view.exit_code)
+                    raise errors.NoResult(view.job_id, head.lost, view.exit_code)
                 error = _exception(head, file)
         except (folders.NotPrivate, folders.TooLarge, OSError):
             continue
-        raise error from RemoteTraceback(head.traceback)
+        raise error from errors.RemoteTraceback(head.traceback)
 
 
 def _exception(head: ResultHead, file: IO[bytes]) -> Exception:
-    words = RemoteError(head.type, head.message)
+    words = errors.RemoteError(head.type, head.message)
     if head.words_only:
         return words
     try:

@@ -17,7 +17,6 @@ from cotenant.controller.sim.preparing import add_knowledge, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
 from cotenant.controller.sim.speedups import (
-    Speedup,
     elastic_workload,
     curve_scaled_workload,
     measured_speedups,
@@ -42,13 +41,12 @@ from cotenant.controller.sim.world.workload import (
     Workload,
 )
 from cotenant.controller.sim.world.world import World
-from cotenant.controller.sim.worlds import OtherWorld, WorldPolicy
 
 __all__ = [
     "COLUMNS", "GZIP_MAGIC", "NAN", "BadChoice", "Cluster", "Columns", "HostAsk", "Knowledge", "Labels",
-    "NoPairTable", "OtherWorld", "RunResult", "Physics", "PolicyChoice", "OnTaskProgress", "Scenario",
-    "SimulatedHost", "SimulatedSubmission", "Speedup", "Task", "TaskProgress", "TaskRun", "TextTable",
-    "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline",
+    "NoPairTable", "RunResult", "Physics", "PolicyChoice", "OnTaskProgress", "Scenario",
+    "SimulatedHost", "SimulatedSubmission", "Task", "TaskProgress", "TaskRun", "TextTable",
+    "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline",
     "elastic_workload", "busiest", "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
     "add_knowledge", "measured_speedups", "nearest", "open_trace",
     "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "show_value",

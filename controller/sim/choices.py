@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.traces.trace import nearest
-from cotenant.controller.sim.worlds import other_world
 
 _CONFIG: Final = "config="
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
@@ -46,8 +45,8 @@ class BadChoice(ValueError):
         self.hint = hint
 
 
-def policies_named(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, ...]:
-    """The policies of a comma-separated list, each once, in its order; those of the fluid world, or ours.
+def policies_named(text: str) -> tuple[PolicyChoice, ...]:
+    """The policies of a comma-separated list, each once, in its order.
 
     After `NAME:` every word with an equals sign belongs to NAME, up to the next word without one; a number
     belongs to the value before it (`tiresias:thresholds_gpu_s=3250,7200`). `pcs:config=FILE` takes a
@@ -70,8 +69,7 @@ def policies_named(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, 
             groups.append([word])
     if not groups:
         raise BadChoice("no policy was named", f"there are {_all_names()}")
-    choose = _fluid_choice if in_fluid else _choice
-    return tuple({choice.label: choice for choice in map(choose, groups)}.values())
+    return tuple({choice.label: choice for choice in map(_choice, groups)}.values())
 
 
 def _is_number(word: str) -> bool:
@@ -88,29 +86,12 @@ def _choice(words: list[str]) -> PolicyChoice:
     lacks = registry.lacks(name) if registry.is_ours(name) else _missing(name)
     if lacks:
         raise BadChoice(f"policy {name} is not available", lacks)
-    return _read_choice(name, given, registry.defaults(name), lambda found: registry.make(name, found))
-
-
-def _fluid_choice(words: list[str]) -> PolicyChoice:
-    name, _, first = words[0].partition(":")
-    there = other_world("fluid").policies
-    policy = there.get(name)
-    if policy is None:
-        near = nearest(name, there) or f"there are {', '.join(there)}"
-        raise BadChoice(f"there is no policy {name!r} in the fluid world", near)
-    given = [word for word in (first, *words[1:]) if word]
-    return _read_choice(name, given, policy.defaults, policy.make)
-
-
-def _read_choice(
-    name: str, words: list[str], known: Parameters, make: Callable[[Parameters], object]
-) -> PolicyChoice:
-    read = registry.find(name).from_file if registry.is_ours(name) else None
-    files = [(word, _configuration(word, read)) for word in words if read and word.startswith(_CONFIG)]
+    read, known = registry.find(name).from_file if registry.is_ours(name) else None, registry.defaults(name)
+    files = [(word, _configuration(word, read)) for word in given if read and word.startswith(_CONFIG)]
     parameters: Parameters = {key: value for _, found in files for key, value in found.items()}
-    parameters |= (_parameter(name, word, known) for word in words if word not in dict(files))
+    parameters |= (_parameter(name, word, known) for word in given if word not in dict(files))
     try:
-        make(parameters)
+        registry.make(name, parameters)
     except ValueError as error:
         raise BadChoice(str(error)) from None
     return PolicyChoice(name, parameters, tuple(files))

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from cotenant.controller.domain import AnyCommand
 from cotenant.controller.domain import events as ev
@@ -30,17 +30,11 @@ from cotenant.controller.sim.simulate import Computes, Look, nothing, simulate
 from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.sim.worlds import other_world
 from cotenant.controller.timeline import Timeline
 
 REPORT_EVERY_S: Final = 0.2
 WORTH_A_PROCESS: Final = 20_000
 """With fewer jobs over all runs, starting processes takes longer than the runs."""
-
-
-WorldName = Literal["devices", "elastic", "fluid"]
-"""Hosts with devices, driven by the engine of production; the same with jobs that take more and fewer devices
-under policies that give them so; or shares of devices that flow (`worlds.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +66,6 @@ class Task:
     @property
     def label(self) -> str:
         return f"{self.policy.label}, {self.differs}" if self.differs else self.policy.label
-
-    world: WorldName = "devices"
-    asked: int = 0
-    """In the fluid world: how many jobs ask when they will have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,23 +221,21 @@ def _run(
     trial = EtaTrial(task.workload, task.seed, registry.make_for_roll_outs) if task.eta else None
     placements = Placements() if task.drawn else None
     lookers: list[Look] = [each for each in (trial, placements) if each is not None]
-    watch = _watch(number, stop, report)
-    what = task.workload, task.cluster, task.policy.name, task.policy.parameters
     try:
-        if task.world == "fluid":
-            outcome = other_world("fluid").simulate(*what, seed=task.seed, asked=task.asked, watch=watch)
-        else:
-            outcome = simulate(
-                *what,
-                seed=task.seed,
-                physics=task.physics,
-                failures=task.failures,
-                ageing_s=task.ageing_s,
-                watch=watch,
-                compute=compute,
-                look=_all_of(lookers) if lookers else None,
-                promise_share=task.promise_share,
-            )
+        outcome = simulate(
+            task.workload,
+            task.cluster,
+            task.policy.name,
+            task.policy.parameters,
+            seed=task.seed,
+            physics=task.physics,
+            failures=task.failures,
+            ageing_s=task.ageing_s,
+            watch=_watch(number, stop, report),
+            compute=compute,
+            look=_all_of(lookers) if lookers else None,
+            promise_share=task.promise_share,
+        )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
         error.add_note(f"while policy {task.label} was simulated, seed {task.seed}")
         raise
@@ -261,7 +249,7 @@ def _run(
         summary=summary,
         outcome=outcome if keep else None,
         timeline=None
-        if placements is None or task.world == "fluid"
+        if placements is None
         else placements.timeline(f"{task.workload.name}: {task.label}", task.policy.label, _about(task)),
     )
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cotenant.controller.domain import texts
+from cotenant.controller.engine import models_offered
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.compare import Task, WorldName
+from cotenant.controller.sim.compare import Task
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.speedups import curve_scaled_workload, elastic_workload, measured_speedups
 from cotenant.controller.sim.traces.reading import read
@@ -23,7 +24,6 @@ from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import launch_overheads
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.sim.worlds import other_world
 from cotenant.controller.trace_names import LIKE, SYNTH
 
 SPOT_DAYS: Final = 5.0
@@ -51,7 +51,8 @@ class Scenario:
     load_time_scale: float = 1.0
     launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"
-    xi: Literal["learned", "measured"] = "learned"
+    xi: str = "learned"
+    """What policies know of pairs beforehand (`Physics.xi`)."""
     on_preempt: Literal["save", "lose"] = "save"
     """Whether preempted jobs save their state, or begin again."""
     share_max: float = 0.0
@@ -72,9 +73,8 @@ class Scenario:
     """The share of jobs, drawn, that ask for a promise of the earliest end possible."""
     hosts: int = 8
     gpus_per_host: int = 8
-    world: WorldName = "devices"
-    asked: int = 2500
-    """In the fluid world: how many jobs, evenly among all, ask when they will have ended."""
+    world: Literal["devices", "elastic"] = "devices"
+    """elastic: jobs take more and fewer devices under policies that give them so."""
 
     def __post_init__(self) -> None:
         if self.limits and self.noise:
@@ -83,26 +83,16 @@ class Scenario:
             raise ValueError(
                 "there are no estimates unless --known is exact: leave --noise, --estimate-noise out"
             )
-        if self.world == "fluid" and self.knowledge != COMPLETE:
-            raise ValueError("the fluid world knows all lengths: leave --known, --tells and --resumable out")
         if self.world == "elastic" and self.knowledge.budget_s is not None:
             raise ValueError("the length of elastic jobs is not on their devices: leave --budget out")
-        if self.world == "fluid" and (self.windows or self.failures is not None):
-            raise ValueError("in the fluid world nothing fails, and there are no windows: leave them out")
         if self.world == "elastic" and (self.windows or self.eta):
             raise ValueError("there are no windows, and no ETAs, of elastic jobs: leave --windows, --eta out")
-        if self.world == "fluid" and self.eta:
-            raise ValueError("in the fluid world predictions come from the world itself: leave --eta out")
         if not 0.0 <= self.promise_share <= 1.0:
             raise ValueError(
                 f"the share of jobs that are promised an end is 0 to 1, got {self.promise_share:g}"
             )
-        if self.world == "fluid" and self.promise_share:
-            raise ValueError(
-                "in the fluid world no ends are promised by an engine: leave --promise-share out"
-            )
-        if self.asked < 0:
-            raise ValueError(f"at least 0 jobs ask, got {self.asked}")
+        if self.xi not in (known := ("learned", "measured", *models_offered())):
+            raise ValueError(f"--xi must be one of {', '.join(map(repr, known))}, got {self.xi!r}")
         if self.windows and self.trim:
             raise ValueError("windows leave out jobs by themselves: --trim does not go with --windows")
         if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
@@ -130,7 +120,6 @@ class Scenario:
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
         unsaid |= {"promise_share": 0.0, "share_max": 0.0, "share_hp": 0.0}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
-        unasked += ["asked"] if self.world != "fluid" else []
         apart = ("trace", "hosts", "gpus_per_host", "knowledge", *unasked)
         asked = {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
         return asked | self.knowledge.options()
@@ -190,8 +179,6 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
                 physics=physics,
                 failures=scenario.failures,
                 trim=scenario.trim,
-                world=scenario.world,
-                asked=scenario.asked,
                 eta=scenario.eta,
                 promise_share=scenario.promise_share,
             )
@@ -206,7 +193,7 @@ def resizes(policy: PolicyChoice) -> bool:
 
 
 def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: int) -> Workload:
-    fluid, by_model = scenario.world == "fluid", scenario.world in ("fluid", "elastic")
+    by_model = scenario.world == "elastic"
     workload = prepare(
         trace,
         cluster=scenario.cluster,
@@ -223,9 +210,7 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
             trace, tuple(measured_speedups()) if by_model else () if table is None else table.models()
         ),
     )
-    if by_model:
-        return other_world("fluid").adapt(workload) if fluid else curve_scaled_workload(workload)
-    return workload
+    return curve_scaled_workload(workload) if by_model else workload
 
 
 def _models(trace: Trace, known: tuple[str, ...]) -> tuple[str, ...]:

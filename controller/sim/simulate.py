@@ -202,6 +202,7 @@ class _Drive:
         config = EngineConfig(
             policy=settings,
             sharing=sharing,
+            predictor=None if self._physics.xi in ("learned", "measured") else self._physics.xi,
             checkpoint_every_s=checkpoint_every_s,
             keep_ended=8,
             # Jobs of one model differ in length. That is all that is known of them where none has a command.

@@ -14,9 +14,7 @@ that of its model. Our choices, where the table is silent:
 from __future__ import annotations
 
 import csv
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -26,42 +24,6 @@ import numpy as np
 from cotenant.controller.sim.traces.table import decode_utf_8, unpack_gzip
 from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.world.workload import Workload
-
-
-class Speedup:
-    """The pace on 0, 1, 2 ... devices, over that on one; the last is the most the job can use."""
-
-    __slots__ = ("_worst", "values")
-
-    def __init__(self, values: Sequence[float]) -> None:
-        """Creates a speedup curve from `values`, the speedups on 1, 2 ... devices; the first is 1."""
-        if not values or values[0] != 1.0 or min(values) <= 0.0:
-            raise ValueError(
-                f"a speedup begins with 1 on one device and stays above 0, got {list(values[:4])}"
-            )
-        self.values = (0.0, *values)
-        worst: list[float] = []
-        for gpus, value in enumerate(values, 1):
-            worst.append(max(worst[-1] if worst else -value, -value / gpus))
-        self._worst = worst
-        """The least efficiency up to so many devices, negative: so it never falls."""
-
-    @property
-    def gpus_max(self) -> int:
-        return len(self.values) - 1
-
-    def pace_on(self, gpus: float) -> float:
-        """The pace on a share of devices, at most `gpus_max`."""
-        whole = int(gpus)
-        values = self.values
-        if whole >= len(values) - 1:
-            return values[-1]
-        return values[whole] + (gpus - whole) * (values[whole + 1] - values[whole])
-
-    def cap(self, zeta: float) -> int:
-        """Devices before the first number on which each does less than `zeta` of what one alone does; at
-        least 1."""
-        return max(1, bisect_right(self._worst, -zeta))
 
 
 @cache
@@ -77,8 +39,8 @@ def measured_speedups() -> dict[str, tuple[float, ...]]:
 
 
 @cache
-def speedup(model: str, gpus: int) -> Speedup:
-    """The speedup of a job of that model that uses at most so many devices.
+def speedup(model: str, gpus: int) -> tuple[float, ...]:
+    """The speedups, on 1, 2 ... devices, of a job of that model that uses at most so many.
 
     Raises: TraceProblem: no curve is as wide.
     """
@@ -93,24 +55,24 @@ def speedup(model: str, gpus: int) -> Speedup:
                 hint="use a smaller cluster: jobs wider than it are left out",
             )
         own = curves[wide[0]]
-    return Speedup(own[:gpus])
+    return own[:gpus]
 
 
 def curve_scaled_workload(workload: Workload) -> Workload:
     """The workload with the same jobs, whose times are those alone on all of their devices, as their curves
     say."""
     gpus = workload.gpus.astype(np.float64)
-    alone = gpus / np.array([curve.values[-1] for curve in speedups_of(workload)])
+    alone = gpus / np.array([curve[-1] for curve in speedups_of(workload)])
     return replace(workload, duration_s=workload.duration_s * alone, expected_s=workload.expected_s * alone)
 
 
 def elastic_workload(workload: Workload) -> Workload:
     """Jobs of `by_curve` that take any number of devices up to all of theirs."""
-    return replace(workload, speedups=tuple(tuple(curve.values[1:]) for curve in speedups_of(workload)))
+    return replace(workload, speedups=tuple(speedups_of(workload)))
 
 
-def speedups_of(workload: Workload) -> list[Speedup]:
-    """The speedup curve of each job, in the order of the jobs."""
+def speedups_of(workload: Workload) -> list[tuple[float, ...]]:
+    """The speedups of each job on 1, 2 ... devices up to all of its own, in the order of the jobs."""
     names = (*workload.models, "")  # -1, no model, is the last.
     return [
         speedup(names[model], gpus)

@@ -12,16 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cotenant.controller.store.database import (
-    Database,
-    JournalError,
-    ReadingConnection,
-    StorageError,
-    StoredRow,
-    WritingConnection,
-    checksum,
-    damage_error,
-)
+from cotenant.controller.store import database
 from cotenant.controller.store.journal import JournalReader
 from cotenant.controller.store.schema import COPYING, NOTICE, PUT_META, TABLES, JournalTable
 from cotenant.controller.store.sqlite import SqliteDatabase
@@ -34,7 +25,9 @@ TellsCopied = Callable[[str, int, int], None]
 """(table, rows copied, rows there are)."""
 
 
-def copy_journal(source: Database, target: Database, progress: TellsCopied, *, portion: int = ROWS) -> int:
+def copy_journal(
+    source: database.Database, target: database.Database, progress: TellsCopied, *, portion: int = ROWS
+) -> int:
     """Copies a journal to a place where there is none, or where a copy of it was cut off; returns how many
     entries it has. `portion`: so many rows at a time.
 
@@ -62,22 +55,25 @@ def copy_journal(source: Database, target: Database, progress: TellsCopied, *, p
             writing.commit([*((PUT_META, row) for row in clock), done])
             count: int = there.rows("SELECT count(*) FROM entries")[0][0]
             return count
-    except StorageError as error:
-        raise JournalError(f"the copy was cut off: {error}; run it again to go on") from None
+    except database.StorageError as error:
+        raise database.JournalError(f"the copy was cut off: {error}; run it again to go on") from None
     finally:
         reading.close()
 
 
-def _check_target(there: ReadingConnection, place: str, name: str) -> None:
+def _check_target(there: database.ReadingConnection, place: str, name: str) -> None:
     under_way = there.rows("SELECT value FROM meta WHERE key = ?", (COPYING,))
     if under_way and under_way[0][0] != name:
-        raise JournalError(f"{place} holds part of another journal: name an empty place")
+        raise database.JournalError(f"{place} holds part of another journal: name an empty place")
     if not under_way and there.rows("SELECT 1 FROM runs LIMIT 1"):
-        raise JournalError(f"{place} holds a journal already: name an empty place")
+        raise database.JournalError(f"{place} holds a journal already: name an empty place")
 
 
 def _copy_secrets(
-    source: Database, target: Database, reading: ReadingConnection, writing: WritingConnection
+    source: database.Database,
+    target: database.Database,
+    reading: database.ReadingConnection,
+    writing: database.WritingConnection,
 ) -> None:
     """Secrets of open jobs lie in a folder beside a file, and in a table beside the tables."""
     if isinstance(source, SqliteDatabase):
@@ -96,9 +92,9 @@ def _copy_secrets(
 
 def _copy_table(
     table: JournalTable,
-    reading: ReadingConnection,
-    there: ReadingConnection,
-    writing: WritingConnection,
+    reading: database.ReadingConnection,
+    there: database.ReadingConnection,
+    writing: database.WritingConnection,
     place: str,
     progress: TellsCopied,
     portion: int,
@@ -123,14 +119,14 @@ def _copy_table(
         count += len(rows)
         progress(table.name, count, total)
     if count != total:
-        raise JournalError(
+        raise database.JournalError(
             f"{count:,} rows of table {table.name} arrived, of {total:,}: name an empty place and copy again"
         )
 
 
 def _behind(
-    table: JournalTable, reading: ReadingConnection, last: StoredRow | None, portion: int
-) -> Iterator[list[StoredRow]]:
+    table: JournalTable, reading: database.ReadingConnection, last: database.StoredRow | None, portion: int
+) -> Iterator[list[database.StoredRow]]:
     """The rows of a table behind a key, in the order of their keys, in portions."""
     columns = [name.strip() for name in table.columns.split(",")]
     at = [columns.index(key) for key in table.key.split(", ")]
@@ -145,9 +141,9 @@ def _behind(
         last = tuple(rows[-1][index] for index in at)
 
 
-def _check_rows(table: JournalTable, rows: Sequence[StoredRow], place: str) -> None:
+def _check_rows(table: JournalTable, rows: Sequence[database.StoredRow], place: str) -> None:
     for row in rows:
-        if table.name == "entries" and row[6] != checksum(row[1], *map(bytes, row[3:6])):
-            raise damage_error(place, f"entry {row[0]} was changed on disk: its checksum is wrong")
+        if table.name == "entries" and row[6] != database.checksum(row[1], *map(bytes, row[3:6])):
+            raise database.damage_error(place, f"entry {row[0]} was changed on disk: its checksum is wrong")
         if table.name == "snapshots" and row[2] != zlib.crc32(row[1]):
-            raise damage_error(place, f"the snapshot after entry {row[0]} was changed on disk")
+            raise database.damage_error(place, f"the snapshot after entry {row[0]} was changed on disk")

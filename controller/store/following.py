@@ -14,16 +14,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from cotenant.controller.engine import EngineConfig, MakePolicy
+from cotenant.controller.store import leadership
 from cotenant.controller.store.database import JournalError, JournalUnreachable, StorageError
 from cotenant.controller.store.journal import JournalReader
-from cotenant.controller.store.leadership import (
-    Leadership,
-    forget_following,
-    has_leader,
-    note_following,
-    read_beat,
-    read_leadership,
-)
 from cotenant.controller.store.postgres import PostgresDatabase, PostgresReading, PostgresWriting
 from cotenant.controller.store.recovery import JournalFollower
 
@@ -43,7 +36,7 @@ ENTRIES_MAX: Final = 5_000
 class StandbyNews(NamedTuple):
     """How far a standby is."""
 
-    leader: Leadership | None
+    leader: leadership.Leadership | None
     """None: nobody has led yet, or the database has not answered yet."""
     seq: int
     """The last entry that it has taken in."""
@@ -129,7 +122,7 @@ class FollowingThread(threading.Thread):
             self._follower = JournalFollower(journal, self._make_policy, self._config)
         began_s = time.monotonic()
         count = self._follower.catch_up(ENTRIES_MAX)
-        leader, sign = read_leadership(self._reading), read_beat(self._reading)
+        leader, sign = leadership.read_leadership(self._reading), leadership.read_beat(self._reading)
         now_s = time.monotonic()
         if sign != self._sign:
             self._sign, self._sign_s = sign, now_s
@@ -142,15 +135,15 @@ class FollowingThread(threading.Thread):
         self.news = StandbyNews(leader, self._follower.seq, 0, now_s, "")
         if now_s - self._noted_s >= NOTE_S:
             self._noted_s = now_s
-            note_following(self._reading, self._database.endpoint, self._follower.seq)
+            leadership.note_following(self._reading, self._database.endpoint, self._follower.seq)
         if now_s >= self._not_before_s:
             silent_s = now_s - self._sign_s
             is_silent = silent_s >= self._lease_s
-            if is_silent or not has_leader(self._reading):
+            if is_silent or not leadership.has_leader(self._reading):
                 writing = self._database.try_to_lead(silent_s if is_silent else None)
                 if writing is not None:
                     try:
-                        forget_following(self._reading, self._database.endpoint)
+                        leadership.forget_following(self._reading, self._database.endpoint)
                         self._follower.catch_up()
                     except BaseException:
                         writing.close()

@@ -9,25 +9,15 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import (
-    WEBHOOK_VARIABLE,
-    JobId,
-    JobSpec,
-    Launch,
-    SlurmScript,
-    job_spec,
-    launcher_of,
-    own_command,
-    python_program,
-    texts,
-)
+from cotenant.controller import domain
+from cotenant.controller.domain import job_spec, texts
 from cotenant.controller.submission import commands, grids, recording
 from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
@@ -91,7 +81,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     options: Options
     notes: tuple[str, ...] = ()
-    slurm: SlurmScript | None = None
+    slurm: domain.SlurmScript | None = None
     start: Start | None = None
     """How it is started; None: as its command says."""
 
@@ -146,22 +136,20 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     container = container_of(values, workdir, source.slurm)
     environment = _record(values, where, of_host=container is None)
     if (notify := _notify(values.get("notify"), where.notify)) and where.webhook:
-        environment.secrets[WEBHOOK_VARIABLE] = where.webhook
+        environment.secrets[domain.WEBHOOK_VARIABLE] = where.webhook
     notes = list(source.notes)
     sweep = grids.grids_of(values, source.argv, workdir)
     first = msgspec.structs.replace(source, argv=sweep.fill(source.argv))
     path = environment.open.get("PATH", os.defpath)
-    doubt = _doubt(values, first.argv, workdir, path if container is None else None)
-    if doubt is not None and where.same_machine:
-        raise doubt
-    if doubt is not None:
-        notes.append(f"on this machine {doubt.message}")
+    notes += _check_command(values, first.argv, workdir, path if container is None else None, where)
     argv, snapshot = _take_snapshot(values, source.argv, workdir, where, notes)
     start = _start(values, source, sweep, workdir, environment.open.get("PYTHONPATH", ""))
     if (gpus := _gpus(values)).most > 1 and start.why:
         notes.append(start.note("-".join(map(str, sorted({gpus.least, gpus.most})))))
-    starts_deepspeed = launcher_of(own_command(source.argv)) == "deepspeed"  # It reads no UUIDs.
-    launch = Launch(
+    starts_deepspeed = (
+        domain.launcher_of(domain.own_command(source.argv)) == "deepspeed"
+    )  # It reads no UUIDs.
+    launch = domain.Launch(
         argv=argv,
         workdir=os.path.abspath(workdir),
         env=environment.open,
@@ -196,6 +184,18 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         promise=_promise(values),
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _check_command(
+    values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None, where: Submitter
+) -> Iterator[str]:
+    """What is to be said of a command that may not start. Raises Problem where it will not: it starts on this
+    machine."""
+    doubt = _doubt(values, argv, workdir, path)
+    if doubt is not None and where.same_machine:
+        raise doubt
+    if doubt is not None:
+        yield f"on this machine {doubt.message}"
 
 
 def _record(values: dict[str, Any], where: Submitter, *, of_host: bool) -> recording.RecordedEnvironment:
@@ -300,7 +300,7 @@ def _start(
 def _start_of_tasks(argv: tuple[str, ...], sweep: grids.Grids, workdir: Path, python_path: str) -> Start:
     """The start that suits all tasks of a sweep, whose scripts may be others."""
     filled = [sweep.fill(argv, task) for task in range(max(1, len(sweep.tasks)))]
-    programs = {python_program(own_command(each)): each for each in filled}
+    programs = {domain.python_program(domain.own_command(each)): each for each in filled}
     starts = [start_of(each, workdir, python_path) for each in programs.values()]
     if len({(each.mode, each.ranked_alone) for each in starts}) > 1:
         raise BadSubmission("the scripts of this sweep do not start alike", "say how: --launch")
@@ -367,7 +367,7 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     )
 
 
-def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
+def _spec(values: dict[str, Any], launch: domain.Launch, code: str) -> domain.JobSpec:
     profile = values.get("profile")
     gpus = _gpus(values)
     if gpus.most > gpus.least and "batch_size" not in values:
@@ -376,8 +376,8 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             f"add --batch-size N, per worker on {gpus.most} GPUs: a step keeps it on fewer",
         )
     try:
-        return JobSpec(
-            job_id=JobId("new-0"),
+        return domain.JobSpec(
+            job_id=domain.JobId("new-0"),
             name=values.get("name") or _name(launch.argv),
             user=recording.user_name(),
             job_class=values.get("class", "spot"),
@@ -454,7 +454,7 @@ def _name(argv: Sequence[str]) -> str:
     return texts.one_line(os.path.splitext(named)[0])[:64] or "job"
 
 
-def _add_submit_variables(slurm: SlurmScript, where: Submitter) -> SlurmScript:
+def _add_submit_variables(slurm: domain.SlurmScript, where: Submitter) -> domain.SlurmScript:
     """The script with the variables that say where it was submitted."""
     said = {
         "SLURM_SUBMIT_DIR": str(where.folder),
@@ -463,7 +463,7 @@ def _add_submit_variables(slurm: SlurmScript, where: Submitter) -> SlurmScript:
     return msgspec.structs.replace(slurm, variables={**slurm.variables, **said})
 
 
-def _task(spec: JobSpec, at: int, indices: Sequence[int]) -> JobSpec:
+def _task(spec: domain.JobSpec, at: int, indices: Sequence[int]) -> domain.JobSpec:
     launch = spec.launch
     env = {**launch.env, ARRAY_VARIABLE: str(indices[at])}
     slurm = launch.slurm
@@ -478,7 +478,7 @@ def _task(spec: JobSpec, at: int, indices: Sequence[int]) -> JobSpec:
         }
         slurm = msgspec.structs.replace(slurm, variables={**slurm.variables, **said}, array_position=at)
     launch = msgspec.structs.replace(launch, env=env, slurm=slurm)
-    return msgspec.structs.replace(spec, job_id=JobId(f"new-{at}"), launch=launch)
+    return msgspec.structs.replace(spec, job_id=domain.JobId(f"new-{at}"), launch=launch)
 
 
 def _output(pattern: str | None, workdir: Path) -> str:

@@ -13,38 +13,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    LINK_FORMS,
-    NOTIFY_FORMS,
-    SHARE_FORMS,
-    Dependency,
-    JobId,
-    check_idle_rule,
-    is_link,
-    is_share,
-    read_job_words,
-    read_notify,
-    split_words,
-    texts,
-)
+from cotenant.controller import domain
+from cotenant.controller.domain import texts
 from cotenant.controller.performance import Profile
 from cotenant.controller.present.problem import suggestion
+from cotenant.controller.submission import quantities
 from cotenant.controller.submission.moments import begin_moment, moment
-from cotenant.controller.submission.quantities import (
-    DURATION_FORMS,
-    array_tasks,
-    count,
-    count_from_zero,
-    duration_s,
-    gpu_range,
-    grid_values,
-    priority,
-    quoted_text,
-    size_mib,
-    time_limit_s,
-    word_list,
-    yes_or_no,
-)
 from cotenant.controller.wire import BadMessage, decode_json
 
 
@@ -117,7 +91,7 @@ Options = dict[str, Given]
 def choice(*words: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in words:
-            raise ValueError(f"must be {' or '.join(words)}, got {quoted_text(text)}")
+            raise ValueError(f"must be {' or '.join(words)}, got {quantities.quoted_text(text)}")
         return text
 
     return parse
@@ -128,11 +102,13 @@ def accumulate_wish(text: str) -> str:
     words = text.split(",")
     if text in ("auto", "never") or (set(words) <= {"mean", "equivalent"} and len(set(words)) == len(words)):
         return text
-    raise ValueError(f"must be auto, mean, equivalent, mean,equivalent or never, got {quoted_text(text)}")
+    raise ValueError(
+        f"must be auto, mean, equivalent, mean,equivalent or never, got {quantities.quoted_text(text)}"
+    )
 
 
 def tri_state(text: str) -> bool | None:
-    return None if text.strip().lower() == "auto" else yes_or_no(text)
+    return None if text.strip().lower() == "auto" else quantities.yes_or_no(text)
 
 
 def watchdog_s(text: str) -> float | None:
@@ -140,25 +116,25 @@ def watchdog_s(text: str) -> float | None:
     word = text.strip().lower()
     if word == "auto":
         return None
-    return 0.0 if word in ("off", "never") else duration_s(text)
+    return 0.0 if word in ("off", "never") else quantities.duration_s(text)
 
 
 def share_wish(text: str) -> str:
     word = text.strip().lower()
-    if not is_share(word):
-        raise ValueError(f"must be {SHARE_FORMS}, got {quoted_text(text)}")
+    if not domain.is_share(word):
+        raise ValueError(f"must be {domain.SHARE_FORMS}, got {quantities.quoted_text(text)}")
     return word
 
 
 def idle_rule(text: str) -> str:
     word = text.strip().lower().replace(" ", "")
-    check_idle_rule(word)
+    domain.check_idle_rule(word)
     return word
 
 
 def name(text: str) -> str:
     if not text or not texts.is_name(text):
-        raise ValueError(f"must be 1 to 128 printable characters, got {quoted_text(text)}")
+        raise ValueError(f"must be 1 to 128 printable characters, got {quantities.quoted_text(text)}")
     return text
 
 
@@ -170,14 +146,14 @@ def path(text: str) -> str:
 
 def output_path(text: str) -> str:
     if "\n" in text or "\r" in text:
-        raise ValueError(f"must be a path in one line, got {quoted_text(text)}")
+        raise ValueError(f"must be a path in one line, got {quantities.quoted_text(text)}")
     return path(text)
 
 
 def one_word(text: str) -> str:
-    words = word_list(text)
+    words = quantities.word_list(text)
     if len(words) != 1:
-        raise ValueError(f"must be one word, got {quoted_text(text)}")
+        raise ValueError(f"must be one word, got {quantities.quoted_text(text)}")
     return words[0]
 
 
@@ -185,7 +161,7 @@ def variable(text: str) -> tuple[str, str | None]:
     """`NAME=VALUE`, or `NAME` alone: the submitter's own value."""
     variable_name, equals, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_]\w*", variable_name):
-        raise ValueError(f"must be NAME=VALUE, got {quoted_text(text)}")
+        raise ValueError(f"must be NAME=VALUE, got {quantities.quoted_text(text)}")
     return variable_name, value if equals else None
 
 
@@ -194,30 +170,32 @@ _NEEDS: Final[dict[str, Literal["ok", "any"]]] = {
 }  # fmt: skip
 
 
-def dependencies(text: str) -> tuple[Dependency, ...]:
+def dependencies(text: str) -> tuple[domain.Dependency, ...]:
     """`7`, `7,9`, `38_[0-3]`, `any:7`, and Slurm's `afterok:7:9` and `afterany:7`."""
     found = []
-    for part in split_words(text) or [text]:
-        kind, *ids = split_words(part, ":") if re.match("[a-z]+:", part) else ("ok", part)
+    for part in domain.split_words(text) or [text]:
+        kind, *ids = domain.split_words(part, ":") if re.match("[a-z]+:", part) else ("ok", part)
         need = _NEEDS.get(kind)
         try:
-            words = read_job_words(ids)
+            words = domain.read_job_words(ids)
         except ValueError:
             words = []
         if need is None or not words:
-            raise ValueError(f"must be job ids such as 7, 7,9, 38_[0-3] or any:7, got {quoted_text(text)}")
-        found += [Dependency(job_id=JobId(str(word)), need=need) for word in words]
+            raise ValueError(
+                f"must be job ids such as 7, 7,9, 38_[0-3] or any:7, got {quantities.quoted_text(text)}"
+            )
+        found += [domain.Dependency(job_id=domain.JobId(str(word)), need=need) for word in words]
     return tuple(found)
 
 
 def notify(text: str) -> tuple[str, ...]:
     """Kinds of messages, and addresses of mail."""
-    return read_notify([word for part in text.split(",") if (word := part.strip())])
+    return domain.read_notify([word for part in text.split(",") if (word := part.strip())])
 
 
 def link(text: str) -> str:
-    if not is_link(text.replace("{job}", "")):
-        raise ValueError(f"{LINK_FORMS}, got {quoted_text(text)}")
+    if not domain.is_link(text.replace("{job}", "")):
+        raise ValueError(f"{domain.LINK_FORMS}, got {quantities.quoted_text(text)}")
     return text
 
 
@@ -225,9 +203,8 @@ def exported_names(text: str) -> tuple[str, ...]:
     """`ALL`, `NONE`, or names; `NAME=VALUE` is `--env`."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(re.fullmatch(r"[A-Za-z_]\w*", each) for each in names):
-        raise ValueError(
-            f"must be ALL, NONE or names of variables, got {quoted_text(text)} (use --env NAME=VALUE)"
-        )
+        given = quantities.quoted_text(text)
+        raise ValueError(f"must be ALL, NONE or names of variables, got {given} (use --env NAME=VALUE)")
     return names
 
 
@@ -256,29 +233,40 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(
         "gpus",
         "N|MIN-MAX|PART",
-        gpu_range,
+        quantities.gpu_range,
         "GPUs, one worker on each (default 1); 1-4: any number, changed as it trains; 0.5: half of one",
         short="-g",
     ),
-    Option("nodes", "N", count, "spread over N hosts, equally many GPUs on each", short="-N"),
-    Option("time", "TIME", time_limit_s, f"time limit: {DURATION_FORMS}", short="-t"),
-    Option("budget", "TIME", duration_s, "train so long, counted as if it were alone; then it has finished"),
-    Option("expect", "TIME", duration_s, "how long you expect it to train, alone"),
+    Option("nodes", "N", quantities.count, "spread over N hosts, equally many GPUs on each", short="-N"),
+    Option("time", "TIME", quantities.time_limit_s, f"time limit: {quantities.DURATION_FORMS}", short="-t"),
+    Option(
+        "budget",
+        "TIME",
+        quantities.duration_s,
+        "train so long, counted as if it were alone; then it has finished",
+    ),
+    Option("expect", "TIME", quantities.duration_s, "how long you expect it to train, alone"),
     Option("by", "TIME", moment, "promise that it ends by then (+2h, 14:05, ISO), or refuse it and say when"),
-    Option("promise", "", yes_or_no, "promise the earliest end that can be kept, and keep it", switch=True),
+    Option(
+        "promise",
+        "",
+        quantities.yes_or_no,
+        "promise the earliest end that can be kept, and keep it",
+        switch=True,
+    ),
     Option(
         "if_possible",
         "",
-        yes_or_no,
+        quantities.yes_or_no,
         "with --by or --promise: where no such end can be promised, submit it without one",
         switch=True,
     ),
-    Option("mem", "SIZE", size_mib, "peak device memory of one worker, such as 8G or 512M"),
-    Option("cpus", "N", count, "CPU cores per host"),
-    Option("host_mem", "SIZE", size_mib, "main memory per host"),
+    Option("mem", "SIZE", quantities.size_mib, "peak device memory of one worker, such as 8G or 512M"),
+    Option("cpus", "N", quantities.count, "CPU cores per host"),
+    Option("host_mem", "SIZE", quantities.size_mib, "main memory per host"),
     Option("name", "NAME", name, "a name to recognise it by", short="-J"),
-    Option("batch_size", "N", count, "batch per worker; default: as its loader has it"),
-    Option("iterations", "N", count, "optimizer steps in all; known, its end can be told"),
+    Option("batch_size", "N", quantities.count, "batch per worker; default: as its loader has it"),
+    Option("iterations", "N", quantities.count, "optimizer steps in all; known, its end can be told"),
     Option(
         "accumulate",
         "auto|mean|equivalent|never",
@@ -320,10 +308,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         choice("hp", "spot"),
         "class hp is never preempted (default: that of the organisation, else spot)",
     ),
-    Option("priority", "N", priority, "greater goes first, before the policy's order (default 0)"),
+    Option("priority", "N", quantities.priority, "greater goes first, before the policy's order (default 0)"),
     Option("organisation", "NAME", one_word, "on whose behalf: limits and fair share may go by it"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),
-    Option("constraint", "WORD,...", word_list, "only on hosts with all these features", listed=True),
+    Option(
+        "constraint", "WORD,...", quantities.word_list, "only on hosts with all these features", listed=True
+    ),
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
     Option(
         "snapshot",
@@ -347,8 +337,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
         repeat=True,
     ),
     Option("output", "FILE", output_path, "its output also goes there; %j job, %a attempt, %r rank"),
-    Option("retries", "N", count_from_zero, "start it again after N failures of its own (default 0)"),
-    Option("requeue_at_limit", "N", count_from_zero, "at its time limit save and queue again, up to N times"),
+    Option(
+        "retries", "N", quantities.count_from_zero, "start it again after N failures of its own (default 0)"
+    ),
+    Option(
+        "requeue_at_limit",
+        "N",
+        quantities.count_from_zero,
+        "at its time limit save and queue again, up to N times",
+    ),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),
     Option(
         "export", "NAMES", exported_names, "copy these variables as well: ALL, NONE, or names", listed=True
@@ -357,7 +354,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(
         "array",
         "LIST",
-        array_tasks,
+        quantities.array_tasks,
         "one task per index: 0-9, 1,3,7 or 0-20:5; %2: two at once",
         short="-a",
         listed=True,
@@ -365,7 +362,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(
         "grid",
         "NAME=VALUES",
-        grid_values,
+        quantities.grid_values,
         "one task per value, of several grids per combination: lr=.1,.01 or seed=0..4; {NAME} in the command "
         "is the value; %2: two at once",
         repeat=True,
@@ -377,7 +374,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "notify",
         "KIND,...",
         notify,
-        f"when you are told, and where: {NOTIFY_FORMS} (default: as `notify.kinds` says)",
+        f"when you are told, and where: {domain.NOTIFY_FORMS} (default: as `notify.kinds` says)",
         listed=True,
     ),
     Option(
@@ -392,14 +389,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
         choice("index", "uuid"),
         "what CUDA_VISIBLE_DEVICES holds (default: uuid); index: for what cannot read UUIDs, without MPS",
     ),
-    Option("cold", "", yes_or_no, "do not fork its ranks from one that has its packages", switch=True),
+    Option(
+        "cold", "", quantities.yes_or_no, "do not fork its ranks from one that has its packages", switch=True
+    ),
     Option(
         "begin",
         "TIME",
         begin_moment,
         "not before TIME: 18:00, tomorrow 9:00, Fri 18:00, now+2h, ISO",
     ),
-    Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
+    Option("hold", "", quantities.yes_or_no, "do not start it before `cotenant release`", switch=True),
     Option(
         "profile",
         "auto|never|full|FILE",

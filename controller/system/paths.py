@@ -10,14 +10,7 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from cotenant.controller.system.endpoint import (
-    any_address,
-    endpoints_of,
-    has_name,
-    is_of_this_machine,
-    socket_path,
-    user_endpoint,
-)
+from cotenant.controller.system import endpoint
 from cotenant.controller.system.sections import MpsSettings, Settings
 from cotenant.controller.system.settings import SettingsError
 
@@ -32,7 +25,7 @@ def runtime_dir() -> Path:
     Raises:
         PlaceError: it belongs to someone else, or it cannot be made.
     """
-    path = socket_path(user_endpoint())
+    path = endpoint.socket_path(endpoint.user_endpoint())
     assert path is not None  # the user's endpoint is a Unix socket
     return private_dir(path.parent)
 
@@ -86,9 +79,9 @@ def controller_endpoint(settings: Settings) -> str:
     Raises:
         SettingsError: it cannot be told which of several endpoints is this machine's.
     """
-    listed = endpoints_of(settings.controller.endpoint)
+    listed = endpoint.endpoints_of(settings.controller.endpoint)
     if settings.controller.listen or len(listed) < 2:
-        return settings.controller.listen or next(iter(listed), user_endpoint())
+        return settings.controller.listen or next(iter(listed), endpoint.user_endpoint())
     ours = own_endpoint(settings)
     if not ours:
         raise SettingsError(
@@ -96,16 +89,16 @@ def controller_endpoint(settings: Settings) -> str:
             "controller is to listen"
         )
     # A name cannot be listened at, and /etc/hosts may say that this machine's name is 127.0.1.1.
-    return f"tcp://*:{ours.rpartition(':')[2]}" if has_name(ours) else ours
+    return f"tcp://*:{ours.rpartition(':')[2]}" if endpoint.has_name(ours) else ours
 
 
 def own_endpoint(settings: Settings) -> str:
     """Where others reach the controller of this machine; of several endpoints the one of this machine, and
     of several of this machine the one with the port of `controller.listen`. Empty: it cannot be told."""
-    listed = endpoints_of(settings.controller.endpoint) or (user_endpoint(),)
+    listed = endpoint.endpoints_of(settings.controller.endpoint) or (endpoint.user_endpoint(),)
     if len(listed) == 1:
-        return "" if any_address(listed[0]) or listed[0].endswith(":*") else listed[0]
-    ours = [each for each in listed if is_of_this_machine(each)]
+        return "" if endpoint.any_address(listed[0]) or listed[0].endswith(":*") else listed[0]
+    ours = [each for each in listed if endpoint.is_of_this_machine(each)]
     if len(ours) > 1:
         port = settings.controller.listen.rpartition(":")[2]
         ours = [each for each in ours if each.rpartition(":")[2] == port]
@@ -115,8 +108,10 @@ def own_endpoint(settings: Settings) -> str:
 def client_endpoints(settings: Settings) -> tuple[str, ...]:
     """Where command lines find the controllers, in the order in which they ask: the address of all of a
     machine means this one."""
-    given = endpoints_of(settings.controller.endpoint) or (settings.controller.listen or user_endpoint(),)
-    if len(given) == 1 and any_address(given[0]):
+    given = endpoint.endpoints_of(settings.controller.endpoint) or (
+        settings.controller.listen or endpoint.user_endpoint(),
+    )
+    if len(given) == 1 and endpoint.any_address(given[0]):
         return (f"tcp://127.0.0.1:{given[0].rpartition(':')[2]}",)
     return given
 
@@ -128,7 +123,7 @@ def client_endpoint(settings: Settings) -> str:
 
 def agent_endpoints(settings: Settings) -> tuple[str, ...]:
     """Where the agent finds its controllers, in the order in which it tries them."""
-    return endpoints_of(settings.agent.controller) or client_endpoints(settings)
+    return endpoint.endpoints_of(settings.agent.controller) or client_endpoints(settings)
 
 
 def controller_state_dir(settings: Settings) -> Path:

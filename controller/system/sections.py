@@ -11,16 +11,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cotenant.controller.domain import (
-    IdleSettings,
-    LimitSettings,
-    OrganisationSettings,
-    PolicySettings,
-    ReservationSettings,
-    SharingSettings,
-    is_mail_address,
-    read_notify,
-)
+from cotenant.controller import domain
 from cotenant.controller.system.endpoint import check_address, check_endpoints
 
 
@@ -64,7 +55,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     eta_share: float = 0.1
     """At most so much of one core works out when jobs end; 0 = nobody does."""
     predictor: str = ""
-    """Interference model from `cotenant predictor train`; empty = the duty-cycle rule for unknown pairs."""
+    """Interference model from `python -m experiments.castor.predictor train`, or the name of an installed
+    package's; empty = the duty-cycle rule for unknown pairs."""
     slurm_every_s: float = 10.0
     """How often Slurm is asked what became of hosts that were asked of it (`cotenant alloc`)."""
 
@@ -285,11 +277,11 @@ class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         try:
-            read_notify(self.kinds)
+            domain.read_notify(self.kinds)
         except ValueError as error:
             raise ValueError(f"notify.kinds {error}") from None
         for name, address in (("mail", self.mail), ("sender", self.sender)):
-            if address and not is_mail_address(address):
+            if address and not domain.is_mail_address(address):
                 raise ValueError(
                     f"notify.{name} must be an address such as anna@example.org, got {address!r}"
                 )
@@ -349,12 +341,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The settings of all sections of the configuration."""
 
     controller: ControllerSettings = ControllerSettings()
-    policy: PolicySettings = PolicySettings()
-    sharing: SharingSettings = SharingSettings()
-    idle: IdleSettings = IdleSettings()
-    limits: LimitSettings = LimitSettings()
-    reservations: ReservationSettings = ReservationSettings()
-    organisations: dict[str, OrganisationSettings] = {}
+    policy: domain.PolicySettings = domain.PolicySettings()
+    sharing: domain.SharingSettings = domain.SharingSettings()
+    idle: domain.IdleSettings = domain.IdleSettings()
+    limits: domain.LimitSettings = domain.LimitSettings()
+    reservations: domain.ReservationSettings = domain.ReservationSettings()
+    organisations: dict[str, domain.OrganisationSettings] = {}
     """By name; in files only."""
     agent: AgentSettings = AgentSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()

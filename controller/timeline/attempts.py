@@ -10,17 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import Phase
-from cotenant.controller.timeline.timeline import (
-    AttemptSpan,
-    DeviceRow,
-    JobName,
-    PolicyChange,
-    Preemption,
-    Segment,
-    SegmentKind,
-    Timeline,
-    WaitSpan,
-)
+from cotenant.controller.timeline import timeline
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
@@ -92,14 +82,14 @@ def _why(view: wire.AttemptView) -> str:
 
 def timeline_of(
     jobs: Sequence[JobTimes],
-    devices: Sequence[DeviceRow],
+    devices: Sequence[timeline.DeviceRow],
     policies: Sequence[tuple[float, str]],
     *,
     title: str,
     subtitle: str = "",
     window: TimeWindow | None = None,
     local_utc_offset_s: float | None = None,
-) -> Timeline:
+) -> timeline.Timeline:
     """Builds the timeline of jobs and their attempts.
 
     Args:
@@ -117,16 +107,16 @@ def timeline_of(
     rows = {row.device: row for row in devices}
     for _, attempt in attempts:
         for device in attempt.devices:
-            rows.setdefault(device, DeviceRow(device=device, about="not here any more"))
+            rows.setdefault(device, timeline.DeviceRow(device=device, about="not here any more"))
     preempted = _preemptions(attempts, shown)
-    return Timeline(
+    return timeline.Timeline(
         title=title,
         subtitle=subtitle,
-        devices=tuple(rows.values()) or (DeviceRow(device="no device"),),
-        jobs=tuple(JobName(job=job.job, name=job.name) for job in jobs),
+        devices=tuple(rows.values()) or (timeline.DeviceRow(device="no device"),),
+        jobs=tuple(timeline.JobName(job=job.job, name=job.name) for job in jobs),
         segments=tuple(each for job, attempt in attempts for each in _segments(job, attempt, shown)),
         attempts=tuple(
-            AttemptSpan(
+            timeline.AttemptSpan(
                 job=job.job,
                 attempt=attempt.attempt,
                 accumulation_steps=attempt.accumulation_steps,
@@ -151,12 +141,12 @@ def _asked_s(job: JobTimes, attempt: AttemptTimes) -> float:
     return _end_s(job, attempt) if attempt.stop_requested_s is None else attempt.stop_requested_s
 
 
-def _segments(job: JobTimes, attempt: AttemptTimes, window: TimeWindow) -> Iterator[Segment]:
+def _segments(job: JobTimes, attempt: AttemptTimes, window: TimeWindow) -> Iterator[timeline.Segment]:
     """What the attempt did on each of its devices."""
     end_s, asked_s = _end_s(job, attempt), _asked_s(job, attempt)
     trained_s = end_s if attempt.first_step_s is None else attempt.first_step_s
     futile = attempt.preempted and attempt.first_step_s is None
-    spans: tuple[tuple[SegmentKind, float, float], ...] = (
+    spans: tuple[tuple[timeline.SegmentKind, float, float], ...] = (
         ("futile" if futile else "loading", attempt.launched_s, min(trained_s, asked_s)),
         ("running", trained_s, asked_s),
         ("checkpointing", asked_s, end_s),
@@ -168,7 +158,7 @@ def _segments(job: JobTimes, attempt: AttemptTimes, window: TimeWindow) -> Itera
     ]
     for device in attempt.devices:
         for phase, from_s, to_s in seen:
-            yield Segment(
+            yield timeline.Segment(
                 job=job.job,
                 attempt=attempt.attempt,
                 device=device,
@@ -178,7 +168,7 @@ def _segments(job: JobTimes, attempt: AttemptTimes, window: TimeWindow) -> Itera
             )
 
 
-def _waits(job: JobTimes, window: TimeWindow) -> Iterator[WaitSpan]:
+def _waits(job: JobTimes, window: TimeWindow) -> Iterator[timeline.WaitSpan]:
     """The times without devices that are long enough to see."""
     since_s = job.submitted_s
     spans = []
@@ -190,12 +180,12 @@ def _waits(job: JobTimes, window: TimeWindow) -> Iterator[WaitSpan]:
     for from_s, to_s in spans:
         from_s, to_s = max(from_s, window.begin_s), min(to_s, window.end_s)
         if to_s - from_s > SHORTEST_WAIT_S:
-            yield WaitSpan(job=job.job, start_s=from_s - window.begin_s, end_s=to_s - window.begin_s)
+            yield timeline.WaitSpan(job=job.job, start_s=from_s - window.begin_s, end_s=to_s - window.begin_s)
 
 
 def _preemptions(
     attempts: Sequence[tuple[JobTimes, AttemptTimes]], window: TimeWindow
-) -> Iterator[Preemption]:
+) -> Iterator[timeline.Preemption]:
     """Yields who took whose place: the job that started on the device when the victim had left, unless the
     victim left for no other job, or was itself the next."""
     starts: dict[str, list[tuple[float, str]]] = {}
@@ -209,7 +199,7 @@ def _preemptions(
         device, end_s = attempt.devices[0], _end_s(job, attempt)
         after = [each for each in starts[device] if each[0] >= end_s - 1e-6]
         newcomer = min(after)[1] if after and not attempt.why else ""
-        yield Preemption(
+        yield timeline.Preemption(
             at_s=asked_s - window.begin_s,
             device=device,
             victim=job.job,
@@ -218,16 +208,16 @@ def _preemptions(
         )
 
 
-def _policies(policies: Sequence[tuple[float, str]], window: TimeWindow) -> Iterator[PolicyChange]:
+def _policies(policies: Sequence[tuple[float, str]], window: TimeWindow) -> Iterator[timeline.PolicyChange]:
     """Yields the policies that decided in the window; the first one from the window's beginning on."""
     ordered = sorted(policies, key=lambda each: each[0])
     before = [each for each in ordered if each[0] <= window.begin_s][-1:]
     inside = [each for each in ordered if window.begin_s < each[0] <= window.end_s]
     for at_s, policy in [*before, *inside]:
-        yield PolicyChange(at_s=max(0.0, at_s - window.begin_s), policy=policy)
+        yield timeline.PolicyChange(at_s=max(0.0, at_s - window.begin_s), policy=policy)
 
 
-def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> Timeline:
+def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> timeline.Timeline:
     """The whole window, with the time of day below it."""
     window = TimeWindow(wall_s(view.begin_at), wall_s(view.end_at))
     jobs = [
@@ -244,7 +234,7 @@ def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> T
     left_out = f"; {view.more:,} more are not in it" if view.more else ""
     return timeline_of(
         jobs,
-        [DeviceRow(device=each.device_id, about=each.about) for each in view.devices],
+        [timeline.DeviceRow(device=each.device_id, about=each.about) for each in view.devices],
         [(wall_s(each.from_at), each.policy) for each in view.policies],
         title="Who held which device",
         subtitle=f"{len(jobs):,} job{'' if len(jobs) == 1 else 's'} in this time{left_out}",

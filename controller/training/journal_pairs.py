@@ -1,5 +1,5 @@
-"""The pairs that a journal has measured, as a table that `cotenant predictor train` reads: its entries
-folded, profiles and ratios collected.
+"""The pairs that a journal has measured, as a table to train a model of interference on: its entries folded,
+profiles and ratios collected.
 
 Rule: a row needs at least one measured ratio and the profiles of both kinds of job; nothing is filled in.
 A reader of the table sees the commands of the jobs, without folders and numbers: they tell pairs apart, and
@@ -21,7 +21,6 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.knowledge import Observed, signature
 from cotenant.controller.models.interference.features import VOCABULARY, job_features
 from cotenant.controller.sim.past.journal import follow
-from cotenant.controller.training.pair_rows import pair_name
 
 
 def measured_pairs(where: Path | str) -> tuple[str, int, int]:
@@ -125,6 +124,11 @@ def model_name(spec: JobSpec) -> str:
     in a batch size or a seed are one model, so that they are never on both sides of a split."""
     words = [word.rpartition("/")[2] for word in spec.launch.argv]
     return NUMBER.sub("#", " ".join(words)).replace("+", "-") or spec.name or "no command"
+
+
+def pair_name(first: str, second: str) -> str:
+    """What two jobs' models are called as a pair; empty if one is not known."""
+    return "+".join(sorted((first, second))) if first and second else ""
 
 
 def _sorted_pair(first: str, second: str) -> tuple[str, str]:

@@ -7,17 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cotenant.controller import sim
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.sim import (
-    BadChoice,
-    NoPairTable,
-    PolicyChoice,
-    TraceProblem,
-    policies_named,
-)
 
 
-def chosen_policies(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, ...]:
+def chosen_policies(text: str) -> tuple[sim.PolicyChoice, ...]:
     """Modules of one's own (`MODULE:NAME`) are looked for in this folder as well, after all others.
 
     Raises:
@@ -26,8 +20,8 @@ def chosen_policies(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice,
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     try:
-        return policies_named(text, in_fluid=in_fluid)
-    except BadChoice as error:
+        return sim.policies_named(text)
+    except sim.BadChoice as error:
         raise Problem(_code(str(error)), str(error), error.hint) from None
 
 
@@ -41,10 +35,10 @@ def convert_errors() -> Iterator[None]:
     """What is wrong with a trace, a table of pairs or a number, as one line."""
     try:
         yield
-    except TraceProblem as error:
+    except sim.TraceProblem as error:
         raise Problem(_code(error.message), error.message, error.hint) from None
     except MemoryError:
         raise Problem("failed", "out of memory", "take fewer jobs with --jobs") from None
     except ValueError as error:
-        code = "not-found" if isinstance(error, NoPairTable) else "usage"
+        code = "not-found" if isinstance(error, sim.NoPairTable) else "usage"
         raise Problem(code, str(error), "`cotenant sim compare --help` has examples") from None

@@ -86,10 +86,6 @@ MEASURES: Final = (
     Measure("LOST, GPU-H", hours("lost_gpu_s"), rank=5, decimals=1, if_any=True),
     Measure("ERROR, %", percent("prediction_error", "mean"), rank=1, if_any=True),
     Measure("ERROR P99, %", percent("prediction_error", "p99"), rank=2, if_any=True),
-    Measure(
-        "BIAS P50, %", percent("prediction_error", "signed", "p50"), only_wide=True, best=None, if_any=True
-    ),
-    Measure("LATE MEAN, %", percent("unfairness", "mean"), only_wide=True, if_any=True),
     Measure("PREEMPTED", number_at("preemptions"), rank=3, best=None, decimals=0),
     Measure("RESIZED", number_at("resizes"), rank=3, best=None, decimals=0, if_any=True),
     Measure("FUTILE", number_at("futile_preemptions"), rank=2, decimals=0),

@@ -15,20 +15,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AgentCommand,
-    AttemptNo,
-    CommandId,
-    DeviceReading,
-    Epoch,
-    Followed,
-    ForkServers,
-    HostId,
-    HostReport,
-    JobId,
-    JobWords,
-    SeenLength,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import SeenBatch
 from cotenant.controller.wire.streams import StreamAsk, StreamTold
@@ -48,12 +35,12 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
 
     session: str
     """Random per agent start: the controller refuses a second agent that claims a live host."""
-    report: HostReport
+    report: domain.HostReport
     attempts: tuple[ev.AttemptSeen, ...]
     number: int = 0
     """Counts the hellos of one session. The controller ignores one that arrives after a later one: its
     inventory lacks what has started since, and the controller would stop that."""
-    followed: Followed = Followed()
+    followed: domain.Followed = domain.Followed()
     kept: tuple[ev.JobKept, ...] = ()
     """Other jobs of which this host keeps something and has not been told to forget."""
 
@@ -87,17 +74,17 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A running attempt's progress, as a heartbeat tells it. The struct is not an event: see `HostSilent`,
     `ProgressSeen`."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     step: int
     step_s: float | None = None
     """Median seconds per step over the last reports."""
     loss: float | None = None
-    words: JobWords = JobWords()
+    words: domain.JobWords = domain.JobWords()
     memory_mib: float | None = None
     """Peak per device so far."""
     duty_cycle: float | None = None
-    length: SeenLength = SeenLength()
+    length: domain.SeenLength = domain.SeenLength()
     batch: SeenBatch = SeenBatch()
     bound: BoundStanding | None = None
     """None: nothing bounds what sharing may cost it."""
@@ -113,11 +100,11 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     beat: int
     session: str
     progress: tuple[AttemptProgress, ...] = ()
-    devices: tuple[DeviceReading, ...] = ()
+    devices: tuple[domain.DeviceReading, ...] = ()
     """Those that the agent has read since the last heartbeat; never journalled, and no decision uses them."""
-    fork_servers: ForkServers | None = None
+    fork_servers: domain.ForkServers | None = None
     """Likewise; None: warm starts are off."""
-    pulls: dict[JobId, str] = {}
+    pulls: dict[domain.JobId, str] = {}
     """Likewise: how far the images of jobs have come that wait for them."""
 
     def __post_init__(self) -> None:
@@ -138,7 +125,7 @@ class Report(AgentMessage, frozen=True, kw_only=True, tag="report"):
 class CommandAck(AgentMessage, frozen=True, kw_only=True, tag="command-seen"):
     """The command is on the agent's disk (or was there already)."""
 
-    command_id: CommandId
+    command_id: domain.CommandId
     epoch: str = ""
 
 
@@ -166,10 +153,10 @@ class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):
 class GangRelay(AgentMessage, frozen=True, kw_only=True, tag="gang"):
     """Between the supervisors of one gang, relayed by the controller, which does not look inside."""
 
-    job_id: JobId
-    attempt: AttemptNo
-    to_host: HostId
-    from_host: HostId
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
+    to_host: domain.HostId
+    from_host: domain.HostId
     payload: bytes
 
 
@@ -177,8 +164,8 @@ class FetchSnapshot(AgentMessage, frozen=True, kw_only=True, tag="fetch-snapshot
     """Asks for the next part of the snapshot of an attempt that is to start on this host. The agent asks for
     one part at a time, and again for a part that does not come."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     offset: int
 
 
@@ -204,7 +191,7 @@ class Welcome(AgentMessage, frozen=True, kw_only=True, tag="welcome"):
     journal: str = ""
     """Random name of the controller's journal, made with it. Job and command numbers mean something only
     within one journal: an agent never mixes two (a new job 1 must not find the old job 1's checkpoints)."""
-    epoch: Epoch = Epoch()
+    epoch: domain.Epoch = domain.Epoch()
     """What the agent follows from now on."""
     reached: int = 0
     """The last entry of the journal; here and below, on disk."""
@@ -225,7 +212,7 @@ class ReportAck(AgentMessage, frozen=True, kw_only=True, tag="report-seen"):
 
 
 class CommandDelivery(AgentMessage, frozen=True, kw_only=True, tag="obey"):
-    command: AgentCommand
+    command: domain.AgentCommand
     secrets: dict[str, str] = {}
     """Only with StartAttempt: values of `launch.secrets`, never journalled."""
     session: str = ""
@@ -238,8 +225,8 @@ class CommandDelivery(AgentMessage, frozen=True, kw_only=True, tag="obey"):
 
 class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     request: int
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     rank: int
     offset: int
     """Negative: counted from the end."""
@@ -255,8 +242,8 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
 class SnapshotPart(AgentMessage, frozen=True, kw_only=True, tag="snapshot-part"):
     """The answer to `FetchSnapshot`."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     offset: int
     data: bytes
     missing: str = ""
@@ -266,8 +253,8 @@ class SnapshotPart(AgentMessage, frozen=True, kw_only=True, tag="snapshot-part")
 class TellJob(AgentMessage, frozen=True, kw_only=True, tag="tell-job"):
     """A line for the user of a running job, into its log; it may be lost."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     text: str
 
 
@@ -275,8 +262,8 @@ class AskStream(AgentMessage, frozen=True, kw_only=True, tag="ask-stream"):
     """For an attempt's supervisor. Neither controller nor agent keep anything of a stream."""
 
     request: int
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     ask: StreamAsk
     job_epoch: str = ""
 

@@ -24,15 +24,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from cotenant.controller.domain import (
-    LINK_CHARACTERS_MAX,
-    ExitVerdict,
-    allocations,
-    cluster,
-    container,
-    job_spec,
-    texts,
-)
+from cotenant.controller import domain
+from cotenant.controller.domain import allocations, cluster, container, job_spec, texts
 from cotenant.controller.performance import perf
 from cotenant.controller.wire import agents, clients
 
@@ -112,7 +105,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (job_spec.JobSpec, "notify"): Limit("name", 320, count_max=16),
     (job_spec.JobSpec, "gpu_type"): Limit("name", 128, shape=texts.is_word),
     (job_spec.JobSpec, "parameters"): Limit("name", 256, count_max=job_spec.GRIDS_MAX),
-    (job_spec.JobSpec, "link"): Limit("name", LINK_CHARACTERS_MAX),
+    (job_spec.JobSpec, "link"): Limit("name", domain.LINK_CHARACTERS_MAX),
     (job_spec.JobSpec, "code_sha256"): Limit("name", 64),
     (job_spec.JobSpec, "after"): Limit("name", 64, count_max=100_000),
     (job_spec.Dependency, "job_id"): JOB_ID,
@@ -145,8 +138,8 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (agents.Heartbeat, "session"): NAME,
     (agents.Heartbeat, "pulls"): Limit("text", 256, count_max=1_000),
     (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
-    (ExitVerdict, "detail"): Limit("text", 2 * KIB),
-    (ExitVerdict, "ours"): Limit("text", 2 * KIB),
+    (domain.ExitVerdict, "detail"): Limit("text", 2 * KIB),
+    (domain.ExitVerdict, "ours"): Limit("text", 2 * KIB),
 }
 
 

@@ -15,18 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import field
 
+from cotenant.controller import performance
 from cotenant.controller.domain import JobId
-from cotenant.controller.performance import (
-    INDICATOR_NAMES,
-    Gang,
-    Indicators,
-    IndicatorStats,
-    Profile,
-    ProfilePoint,
-    Reach,
-    XiSource,
-    modelled_points,
-)
 from cotenant.controller.wire.times import Utc
 
 STEPS_SHOWN: Final = (1, 2, 4, 8)
@@ -53,9 +43,9 @@ class IndicatorView(msgspec.Struct, frozen=True, kw_only=True):
 class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a job. Every indicator is there, missing ones with nulls."""
 
-    points: tuple[ProfilePoint, ...] = ()
+    points: tuple[performance.ProfilePoint, ...] = ()
     """As measured."""
-    modelled: tuple[ProfilePoint, ...] = ()
+    modelled: tuple[performance.ProfilePoint, ...] = ()
     """What other parts of the batch would take, by a model of what was measured."""
     accumulates: bool | None = None
     memory_mib_peak: float | None = None
@@ -73,10 +63,10 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     def has_indicators(self) -> bool:
         return any(each.mean is not None or each.variance is not None for each in self.indicators.values())
 
-    def as_profile(self) -> Profile:
+    def as_profile(self) -> performance.Profile:
         """Returns a profile to submit a job with: what was measured, without a model of it."""
         stats = {
-            name: IndicatorStats(
+            name: performance.IndicatorStats(
                 mean=each.mean,
                 variance=each.variance,
                 source=each.source or "",
@@ -84,9 +74,9 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
                 period_s=each.period_s,
             )
             for name, each in self.indicators.items()
-            if name in INDICATOR_NAMES
+            if name in performance.INDICATOR_NAMES
         }
-        return Profile(
+        return performance.Profile(
             points=self.points,
             accumulates=self.accumulates,
             memory_mib_peak=self.memory_mib_peak,
@@ -96,16 +86,16 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
             steps=self.steps,
             step_s=self.step_s,
             source=self.source or "unknown",
-            indicators=Indicators(**stats) if self.has_indicators else None,
+            indicators=performance.Indicators(**stats) if self.has_indicators else None,
         )
 
 
-def profile_view(profile: Profile | None) -> ProfileView:
+def profile_view(profile: performance.Profile | None) -> ProfileView:
     """Null where nothing was measured."""
-    known = profile if profile is not None else Profile()
+    known = profile if profile is not None else performance.Profile()
     return ProfileView(
         points=known.points,
-        modelled=modelled_points(known),
+        modelled=performance.modelled_points(known),
         accumulates=known.accumulates,
         memory_mib_peak=known.memory_mib_peak,
         static_mib=known.static_mib,
@@ -118,9 +108,9 @@ def profile_view(profile: Profile | None) -> ProfileView:
     )
 
 
-def indicator_views(indicators: Indicators | None) -> dict[str, IndicatorView]:
-    known = indicators if indicators is not None else Indicators()
-    named = {name: known.stats_of(name) for name in INDICATOR_NAMES}
+def indicator_views(indicators: performance.Indicators | None) -> dict[str, IndicatorView]:
+    known = indicators if indicators is not None else performance.Indicators()
+    named = {name: known.stats_of(name) for name in performance.INDICATOR_NAMES}
     return {
         name: IndicatorView(
             mean=stats.mean,
@@ -155,11 +145,13 @@ class ThroughputView(JsonView, frozen=True, kw_only=True, tag="throughput/1"):
     error_ratio: float
     points: int
     """How many measured steps stand behind it."""
-    reaches: tuple[Reach, ...]
+    reaches: tuple[performance.Reach, ...]
     steps: tuple[StepTimeView, ...]
 
 
-def throughput_view(profile: Profile | None, batch_size: int | None, own: Gang) -> ThroughputView | None:
+def throughput_view(
+    profile: performance.Profile | None, batch_size: int | None, own: performance.Gang
+) -> ThroughputView | None:
     """None without a model."""
     law = profile.throughput if profile is not None else None
     if profile is None or law is None or batch_size is None:
@@ -172,7 +164,7 @@ def throughput_view(profile: Profile | None, batch_size: int | None, own: Gang) 
     )
 
 
-def _steps(profile: Profile, batch_size: int, own: Gang) -> Iterator[StepTimeView]:
+def _steps(profile: performance.Profile, batch_size: int, own: performance.Gang) -> Iterator[StepTimeView]:
     """What is known of gangs like the job's: measured, else by the model; nothing of what neither knows."""
     law = profile.throughput
     assert law is not None
@@ -194,18 +186,20 @@ def _steps(profile: Profile, batch_size: int, own: Gang) -> Iterator[StepTimeVie
             )
 
 
-def _gangs(profile: Profile, own: Gang) -> list[Gang]:
+def _gangs(profile: performance.Profile, own: performance.Gang) -> list[performance.Gang]:
     """Returns the gangs to show: one device, two, four, ... of one host, then of two; the job's own; those
     that were measured."""
     most = max(DEVICES_SHOWN, own.devices)
     doubled = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
     listed = {own, *(point.gang for point in profile.points if point.gang is not None)}
-    listed |= {Gang(devices=devices) for devices in doubled}
-    listed |= {Gang(devices=devices, hosts=2) for devices in doubled if devices > 1}
+    listed |= {performance.Gang(devices=devices) for devices in doubled}
+    listed |= {performance.Gang(devices=devices, hosts=2) for devices in doubled if devices > 1}
     return sorted(listed, key=lambda gang: (gang.hosts, gang.devices))
 
 
-def _measured_s(profile: Profile, s: int, gang: Gang, own: Gang) -> float | None:
+def _measured_s(
+    profile: performance.Profile, s: int, gang: performance.Gang, own: performance.Gang
+) -> float | None:
     for point in profile.points:
         if point.accumulation_steps == s and (point.gang or own) == gang:
             return point.step_s
@@ -227,7 +221,7 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     """These steps at the whole batch with nobody beside it."""
     predicted_slowdown: float | None
     """The first time: step time beside them, its sub-batch included, over that alone at the whole batch."""
-    predicted_from: XiSource | None
+    predicted_from: performance.XiSource | None
     predicted_margin_s: float | None = None
     """Half the width of the prediction's interval; null without a trained model."""
     device_s: float

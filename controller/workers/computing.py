@@ -9,16 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from cotenant.controller import wire
 from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.system.child import ChildProcess
-from cotenant.controller.wire import (
-    BadMessage,
-    ComputeQuestion,
-    ComputeResult,
-    pack,
-    unpack,
-)
 
 COMPUTE_WAITING_MAX: Final = 100
 COMPUTE_TIMEOUT_S: Final = 1800.0
@@ -57,7 +51,7 @@ class ComputeWorker:
         except TimeoutError:
             await self._child.end()
             return failure_answer(request, f"no answer within {COMPUTE_TIMEOUT_S:g} s")
-        except (OSError, EOFError, BadMessage) as error:
+        except (OSError, EOFError, wire.BadMessage) as error:
             await self._child.end()
             return failure_answer(request, f"the process that computed it died ({type(error).__name__})")
         return ev.Computed(
@@ -69,9 +63,9 @@ class ComputeWorker:
             document=result.document or None,
         )
 
-    async def _ask_child(self, request: ComputeRequest) -> ComputeResult:
-        question = pack(ComputeQuestion(kind=request.kind, payload=request.payload))
-        result: ComputeResult = unpack(await self._child.ask(question), ComputeResult)
+    async def _ask_child(self, request: ComputeRequest) -> wire.ComputeResult:
+        question = wire.pack(wire.ComputeQuestion(kind=request.kind, payload=request.payload))
+        result: wire.ComputeResult = wire.unpack(await self._child.ask(question), wire.ComputeResult)
         return result
 
     async def close(self) -> None:

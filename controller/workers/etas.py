@@ -18,12 +18,9 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller import wire
 from cotenant.controller.history import EtaAnswer, EtaQuestion
 from cotenant.controller.system.child import ChildProcess
-from cotenant.controller.wire import (
-    BadMessage,
-    unpack_struct,
-)
 
 ETA_TIMEOUT_S: Final = 600.0
 ETA_REST_S_MIN: Final = 0.5
@@ -172,10 +169,10 @@ async def _ask_child(child: ChildProcess, question: EtaQuestion) -> EtaAnswer:
     data = msgspec.msgpack.encode(question)
     try:
         answer = await asyncio.wait_for(child.ask(data), ETA_TIMEOUT_S)
-        return unpack_struct(answer, EtaAnswer)
+        return wire.unpack_struct(answer, EtaAnswer)
     except TimeoutError:
         why = f"no answer within {ETA_TIMEOUT_S:g} s"
-    except (OSError, EOFError, BadMessage) as error:
+    except (OSError, EOFError, wire.BadMessage) as error:
         why = f"the process that rolls out died ({type(error).__name__})"
     await child.end()
     return EtaAnswer(error=why)

@@ -13,13 +13,8 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller import wire
 from cotenant.controller.system.child import ChildProcess
-from cotenant.controller.wire import (
-    BadMessage,
-    ShadowAnswer,
-    ShadowQuestion,
-    unpack_struct,
-)
 
 log = logging.getLogger("cotenant.controller")
 
@@ -35,8 +30,8 @@ class ShadowWorker:
 
     def __init__(
         self,
-        ask: Callable[[], ShadowQuestion | None],
-        told: Callable[[ShadowQuestion, ShadowAnswer], None],
+        ask: Callable[[], wire.ShadowQuestion | None],
+        told: Callable[[wire.ShadowQuestion, wire.ShadowAnswer], None],
         *,
         share: float = SHADOW_SHARE,
         rest_s_min: float = SHADOW_REST_S_MIN,
@@ -71,16 +66,16 @@ class ShadowWorker:
             rest_s = answer.cpu_s * (1.0 / self._share - 1.0)
             await asyncio.sleep(SHADOW_REST_S_FAILED if answer.error else rest_s)
 
-    async def _answer(self, question: ShadowQuestion) -> ShadowAnswer:
+    async def _answer(self, question: wire.ShadowQuestion) -> wire.ShadowAnswer:
         try:
             data = await asyncio.wait_for(self._child.ask(msgspec.msgpack.encode(question)), SHADOW_TIMEOUT_S)
-            return unpack_struct(data, ShadowAnswer)
+            return wire.unpack_struct(data, wire.ShadowAnswer)
         except TimeoutError:
             why = f"no answer within {SHADOW_TIMEOUT_S:g} s"
-        except (OSError, EOFError, BadMessage) as error:
+        except (OSError, EOFError, wire.BadMessage) as error:
             why = f"the process that follows died ({type(error).__name__})"
         await self._child.end()
-        return ShadowAnswer(error=why)
+        return wire.ShadowAnswer(error=why)
 
     async def close(self) -> None:
         if self._worker is not None:

@@ -39,9 +39,11 @@ from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment,
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, duty_cycle_rule
-from cotenant.controller.training import Both, PairRows, measured_pairs, read
-from cotenant.controller.training import interference as training
+from cotenant.controller.training import measured_pairs
 from cotenant.controller.wire import clients as wire
+from experiments.castor.interference import training
+from experiments.castor.interference.errors import Both
+from experiments.castor.interference.pair_rows import PairRows, read
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE

@@ -25,9 +25,9 @@ import xgboost
 from cotenant.controller.models.interference.bands import SCALE_MIN
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.sim.results import plots
-from cotenant.controller.training import Both, PairRows
-from cotenant.controller.training import interference as training
-from experiments.castor.interference import pictures, study
+from experiments.castor.interference import pictures, study, training
+from experiments.castor.interference.errors import Both
+from experiments.castor.interference.pair_rows import PairRows
 from experiments.castor.interference.study import Left
 from experiments.shared import paths
 from experiments.shared.tables import said

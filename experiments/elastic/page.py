@@ -358,7 +358,7 @@ COSTS_SAID: Final = """
     same policy with the default lease.
 """
 FLUID_SAID: Final = """
-    In [the fluid world](../../docs/simulator.md) a job may hold a part of a device, and changes
+    In [the fluid world](../pcs/fluid/__init__.py) a job may hold a part of a device, and changes
     cost nothing. The table goes from there to whole devices step by step; each number is the mean completion
     time divided by that of the step before, and the last column has all steps together.
 """

@@ -22,7 +22,6 @@ from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import AttemptRecord, History
-from cotenant.controller.papers.pcs.fluid import simulate_fluid
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim import (
     Cluster,
@@ -35,6 +34,7 @@ from cotenant.controller.sim import (
     simulate,
 )
 from cotenant.controller.sim.results.summary import summarise
+from experiments.pcs.fluid import simulate_fluid
 from experiments.pcs.runs import config
 from experiments.shared import kept_runs, paths
 
@@ -196,7 +196,7 @@ def found(cell: Cell, commit: str) -> Result:
     if cell.is_fluid:
         nothing = np.zeros(len(jobs.traced))
         jobs = Lot(replace(jobs.traced, load_s=nothing, pause_s=nothing), jobs.elastic)
-        outcome = simulate_fluid(jobs.traced, CLUSTER, cell.policy, parameters(cell))
+        outcome: RunResult = simulate_fluid(jobs.traced, CLUSTER, cell.policy, parameters(cell))
     else:
         physics = Physics(pairs="none")
         cluster = ONE_HOST if cell.on_one_host else CLUSTER

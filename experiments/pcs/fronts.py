@@ -6,24 +6,24 @@ Rule: both come from one search, which is the same up to its 280th evaluation ho
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from cotenant.controller.papers.pcs import WfqConfig, published_form
-from cotenant.controller.papers.pcs.fluid import fluid_jobs, simulate_fluid
 from cotenant.controller.papers.pcs.preferences import (
     Found,
-    JobWindow,
     Objective,
-    PreferenceSolver,
-    SearchProgress,
     SearchSpace,
-    evaluator,
+    front_of,
+    search,
 )
 from cotenant.controller.sim import Cluster
+from cotenant.controller.training import evaluator
 from experiments.pcs import runs
+from experiments.pcs.fluid import FluidWindow, simulate_fluid
 
 FEW, MANY = runs.EVALUATIONS, 1280
 JUDGED: Final = 8
@@ -42,21 +42,19 @@ def file(vc: str) -> Path:
 def run(vc: str) -> dict[str, Any]:
     """Raises NoPymoo."""
     jobs = runs.workload(vc, None, 0.0, 1.0, CLUSTER.gpus)
-    window = JobWindow.part(jobs, CLUSTER, 0, runs.SEARCH_JOBS, runs.ASKED_RATIO)
-    space = SearchSpace.make([job.told_gpu_s for job in fluid_jobs(window.workload)])
+    window = FluidWindow(jobs.take(np.arange(runs.SEARCH_JOBS)), CLUSTER, runs.ASKED_RATIO)
+    space = SearchSpace.make(window.sizes_gpu_s)
     began_s = time.process_time()
     took_s: dict[int, float] = {}
     fronts: dict[int, tuple[Found, ...]] = {}
 
-    def tell(progress: SearchProgress) -> None:
-        if progress.done in (FEW, MANY):
-            took_s[progress.done] = time.process_time() - began_s
-            fronts[progress.done] = progress.front
+    def tell(found: Sequence[Found]) -> None:
+        if len(found) in (FEW, MANY):
+            took_s[len(found)] = time.process_time() - began_s
+            fronts[len(found)] = front_of(found)
 
-    solver = PreferenceSolver(window, window)
-    solver.set_preference(*OBJECTIVES)
     with evaluator("processes", workers=1) as evaluate:
-        solver.pareto_front(evaluate, evaluations=MANY, seed=runs.SEED, tell=tell)
+        search(window, space, OBJECTIVES, evaluate, evaluations=MANY, seed=runs.SEED, tell=tell)
     covered = hypervolumes(fronts)
     value = {
         "vc": vc,

@@ -17,17 +17,22 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.papers.pcs import WfqConfig, parse_published
-from cotenant.controller.papers.pcs.fluid import (
+from cotenant.controller.papers.pcs.preferences import Objective, find_front
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.sim import Cluster, Scenario, Workload, open_trace
+from cotenant.controller.training import evaluator
+from experiments.pcs.fluid import (
     NEVER,
     POLICIES,
     FluidJob,
+    FluidResult,
+    FluidWindow,
     Play,
+    Speedup,
+    fluid_workload,
     predicted_end_s,
     simulate_fluid,
 )
-from cotenant.controller.papers.pcs.preferences import JobWindow, Objective, PreferenceSolver, evaluator
-from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim import Cluster, RunResult, Scenario, Speedup, Workload, open_trace, scenario
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE / "pcs"
@@ -127,10 +132,9 @@ def keep(file: Path, value: dict[str, Any]) -> None:
 @cache
 def workload(vc: str, jobs: int | None, noise: float, load_scale: float, gpus: int) -> Workload:
     wanted = Scenario(
-        trace=f"philly/{vc}", world="fluid", jobs=jobs, noise=noise, load_scale=load_scale,
-        hosts=gpus // 8,
+        trace=f"philly/{vc}", jobs=jobs, noise=noise, load_scale=load_scale, hosts=gpus // 8
     )  # fmt: skip
-    return scenario.workload_of(wanted, open_trace(wanted.trace), None, SEED)
+    return fluid_workload(wanted, open_trace(wanted.trace), SEED)
 
 
 def config(vc: str, name: str) -> WfqConfig:
@@ -149,9 +153,7 @@ def run(cell: Cell) -> dict[str, Any]:
     return value
 
 
-def facts(outcome: RunResult) -> dict[str, Any]:
-    assert outcome.predicted_s is not None, "the fluid world predicts"
-    assert outcome.fair_s is not None, "and knows fair times"
+def facts(outcome: FluidResult) -> dict[str, Any]:
     asked = np.isfinite(outcome.predicted_s)
     error = np.abs(outcome.jct_s[asked] / outcome.predicted_s[asked] - 1.0)
     late = np.maximum(outcome.jct_s / outcome.fair_s - 1.0, 0.0)
@@ -173,16 +175,16 @@ def search() -> dict[str, Any]:
     """Figure 9: a front, and what it took."""
     jobs = workload(SEARCH_VC, None, 0.0, 1.0, 64)
     cluster = Cluster(hosts=8, gpus_per_host=8)
-    windows = [
-        JobWindow.part(jobs, cluster, first, first + SEARCH_JOBS, ASKED_RATIO) for first in (0, SEARCH_JOBS)
-    ]
-    solver = PreferenceSolver(windows[0], windows[1])
-    solver.set_preference(Objective("jct"), Objective("error"))
+    train, test = (
+        FluidWindow(jobs.take(np.arange(first, first + SEARCH_JOBS)), cluster, ASKED_RATIO)
+        for first in (0, SEARCH_JOBS)
+    )
+    objectives = Objective("jct"), Objective("error")
     began_s, wall_s = time.process_time(), time.perf_counter()
     with evaluator("processes", workers=1) as evaluate:
-        front = solver.pareto_front(evaluate, evaluations=EVALUATIONS, seed=SEED)
+        front = find_front(train, test, objectives, evaluate, evaluations=EVALUATIONS, seed=SEED)
     value = {
-        **front.document(),
+        **front,
         "cpu_s": time.process_time() - began_s,
         "wall_s": time.perf_counter() - wall_s,
     }

@@ -90,8 +90,8 @@ class Counted(placement.Highs):
         super().__init__(limit_s=30.0)
         self.solved = self.given_up = 0
 
-    def solve(self, program: placement.PlacementProgram) -> Sequence[float] | None:
-        found = super().solve(program)
+    def solve(self, problem: placement.PlacementProblem) -> placement.PlacementSolution | None:
+        found = super().solve(problem)
         self.solved += 1
         self.given_up += found is None
         return found

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.papers.rltune.training import TraceParts, TrainingOptions
 from cotenant.controller.sim import policies_named, simulate
+from experiments.rltune.training import TraceParts, TrainingOptions
 
 POLICIES: Final = (
     "sjf", "ssf", "rltune", "scorer", "fifo", "f1", "wfp3", "unicep", "qssf", "slurm-multifactor",

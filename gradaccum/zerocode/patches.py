@@ -30,18 +30,9 @@ from cotenant.gradaccum.exactness import end_attempt, prove_or_end
 from cotenant.gradaccum.modules import trains
 from cotenant.gradaccum.rows import Call, Uncut, sizes_of
 from cotenant.gradaccum.schedule import PROGRESS
-from cotenant.gradaccum.zerocode import selfcheck
+from cotenant.gradaccum.zerocode import forward, selfcheck
 from cotenant.gradaccum.zerocode.audit import Audit
 from cotenant.gradaccum.zerocode.first_batches import note_rows
-from cotenant.gradaccum.zerocode.forward import (
-    DEPTH,
-    SplitForward,
-    form_of,
-    inside,
-    is_in_backward,
-    node_number,
-    run_or_end,
-)
 from cotenant.gradaccum.zerocode.replacing import Replacements
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
@@ -106,7 +97,7 @@ class Patches:
         self._audit = Audit()
         self._replaced = Replacements()
         self._proofs: WeakKeyDictionary[torch.nn.Module, ModuleProof] = WeakKeyDictionary()
-        self._open: WeakSet[SplitForward] = WeakSet()
+        self._open: WeakSet[forward.SplitForward] = WeakSet()
         """Forward passes in parts whose graph is still there."""
         standing.when_refused.append(self.leave)
 
@@ -131,7 +122,7 @@ class Patches:
     # What stands in each place.
 
     def _calls(self, original: Any) -> Any:
-        depth, begin, end = DEPTH, self._begin, self._end
+        depth, begin, end = forward.DEPTH, self._begin, self._end
 
         @door
         @functools.wraps(original)
@@ -142,10 +133,10 @@ class Patches:
             if split is None:
                 return original(module, *args, **kwargs)
             if split is WHOLE:
-                with inside():
+                with forward.inside():
                     return original(module, *args, **kwargs)
-            began = node_number()
-            output = run_or_end(split, split.run)
+            began = forward.node_number()
+            output = forward.run_or_end(split, split.run)
             prove_or_end(end, module, split, output, began)
             return output
 
@@ -157,7 +148,7 @@ class Patches:
         @door
         @functools.wraps(original)
         def with_audit(*args: Any, **kwargs: Any) -> Any:
-            if DEPTH.inside or is_in_backward():
+            if forward.DEPTH.inside or forward.is_in_backward():
                 return original(*args, **kwargs)
             prove_or_end(self._check_losses, signature, args, kwargs)
             found = original(*args, **kwargs)
@@ -179,7 +170,7 @@ class Patches:
 
     def _begin(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """The pass in parts; `WHOLE` for an outermost one that stays whole; None for any other."""
-        if PROGRESS.explicit or self.standing.by_framework or is_in_backward():
+        if PROGRESS.explicit or self.standing.by_framework or forward.is_in_backward():
             return None
         if issubclass(type(module), DistributedDataParallel) or not trains(module):
             return None  # Inside DDP is the module that we are looking for.
@@ -199,7 +190,7 @@ class Patches:
         proof = self._proofs.get(module)
         if proof is None:
             proof = self._proofs[module] = ModuleProof(original, module, allows_noise=self._allows_noise)
-        form = form_of(module)
+        form = forward.form_of(module)
         if proof.is_due(form):
             reason = proof.prove(call, steps, form)
             if reason is not None:
@@ -207,9 +198,9 @@ class Patches:
                 return WHOLE
         PROGRESS.last_steps = steps
         PROGRESS.is_equivalent |= bool(proof.generators)
-        return SplitForward(original, module, call, steps, proof.generators)
+        return forward.SplitForward(original, module, call, steps, proof.generators)
 
-    def _end(self, module: torch.nn.Module, split: SplitForward, output: Any, began: int) -> None:
+    def _end(self, module: torch.nn.Module, split: forward.SplitForward, output: Any, began: int) -> None:
         self._audit.note_pass(began, type(module).__name__, output)
         self._open.add(split)
         if split.draws_more:

@@ -18,17 +18,7 @@ from typing import Any, Final, NamedTuple, Self, TextIO
 
 import msgspec
 
-from cotenant.profiler.driver.facts import (
-    FUNCTION_NOT_FOUND,
-    NO_WORD,
-    NOT_NVMLS,
-    NOT_SUPPORTED,
-    DeviceUse,
-    GpuFacts,
-    GpuProcess,
-    NvmlError,
-    is_mig_instance,
-)
+from cotenant.profiler.driver import facts
 
 NO_BINDING: Final = "the Python package nvidia-ml-py is not installed: pip install nvidia-ml-py"
 
@@ -45,18 +35,18 @@ class Library:
         """The answer of one call, text as str. Raises NvmlError."""
         function = getattr(self.binding, call, None)
         if function is None:
-            raise NvmlError(FUNCTION_NOT_FOUND)
+            raise facts.NvmlError(facts.FUNCTION_NOT_FOUND)
         try:
             answer = function(*arguments, **more)
         except self.binding.NVMLError as error:
-            raise NvmlError(error.value, str(error)) from None
+            raise facts.NvmlError(error.value, str(error)) from None
         return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
     def maybe(self, call: str, *arguments: Any) -> Any:
         """The answer, or None where there is none."""
         try:
             return self.ask(call, *arguments)
-        except NvmlError:
+        except facts.NvmlError:
             return None
 
     def close(self) -> None:
@@ -74,7 +64,7 @@ def open_library() -> Library:
     try:
         import pynvml
     except ImportError:
-        raise NvmlError(NOT_NVMLS, NO_BINDING) from None
+        raise facts.NvmlError(facts.NOT_NVMLS, NO_BINDING) from None
     return Library(pynvml)
 
 
@@ -115,17 +105,17 @@ def handle_of(nvml: Library, uuid: str) -> Any:
     return nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
 
 
-def gpu(nvml: Library, index: int) -> Iterator[GpuFacts]:
+def gpu(nvml: Library, index: int) -> Iterator[facts.GpuFacts]:
     """What must be known of a GPU before anything is put there; one that is broken has a problem. The last
     one counts; those before it stand if the driver hangs at the next question."""
-    yield GpuFacts(index=index, problem=NO_WORD)
+    yield facts.GpuFacts(index=index, problem=facts.NO_WORD)
     try:
         handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
         uuid = nvml.ask("nvmlDeviceGetUUID", handle)
-    except NvmlError as error:
-        yield GpuFacts(index=index, problem=error.what, problem_code=error.code)
+    except facts.NvmlError as error:
+        yield facts.GpuFacts(index=index, problem=error.what, problem_code=error.code)
         return
-    yield GpuFacts(index=index, uuid=uuid, problem=NO_WORD)
+    yield facts.GpuFacts(index=index, uuid=uuid, problem=facts.NO_WORD)
     modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
     mig = _current(modes)
     found = _describe(nvml, handle, index, uuid, is_divided=bool(mig))
@@ -145,19 +135,21 @@ def gpu(nvml: Library, index: int) -> Iterator[GpuFacts]:
     )
 
 
-def _describe(nvml: Library, handle: Any, index: int, uuid: str, *, is_divided: bool = False) -> GpuFacts:
+def _describe(
+    nvml: Library, handle: Any, index: int, uuid: str, *, is_divided: bool = False
+) -> facts.GpuFacts:
     """What GPUs and MIG instances both answer. `is_divided`: not everybody may ask for its memory as a
     whole."""
     memory: InUse | None = None
     try:
         memory = memory_mib(nvml, handle)
-    except NvmlError as error:
+    except facts.NvmlError as error:
         if not is_divided:
-            return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
+            return facts.GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
     reserved_mib, used_mib = _driver_memory_mib(nvml, handle)
     named, unlisted = named_processes(nvml, handle)
     attributes = nvml.maybe("nvmlDeviceGetAttributes_v2", handle)
-    return GpuFacts(
+    return facts.GpuFacts(
         index=index,
         uuid=uuid,
         name=nvml.maybe("nvmlDeviceGetName", handle) or "GPU",
@@ -195,8 +187,8 @@ def memory_mib(nvml: Library, handle: Any) -> InUse:
     one without memory of its own, which says that the question is not for it."""
     try:
         info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
-    except NvmlError as error:
-        if error.code != NOT_SUPPORTED:
+    except facts.NvmlError as error:
+        if error.code != facts.NOT_SUPPORTED:
             raise
         named, _ = named_processes(nvml, handle)
         return InUse(None, sum(each.memory_mib or 0 for each in named))
@@ -207,7 +199,7 @@ def _driver_memory_mib(nvml: Library, handle: Any) -> tuple[int | None, int | No
     """What it keeps for itself, and what others use; older drivers do not tell these apart."""
     try:
         full = nvml.ask("nvmlDeviceGetMemoryInfo", handle, version=MEMORY_V2)
-    except NvmlError:
+    except facts.NvmlError:
         return None, None
     return -(-int(full.reserved) // MIB), int(full.used) // MIB
 
@@ -243,7 +235,7 @@ def recovery_action(nvml: Library, handle: Any) -> int | None:
 # --- Processes -------------------------------------------------------------------------------------
 
 
-LISTS: Final[dict[DeviceUse, tuple[str, ...]]] = {
+LISTS: Final[dict[facts.DeviceUse, tuple[str, ...]]] = {
     "computing": ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"),
     "drawing": ("nvmlDeviceGetGraphicsRunningProcesses",),
 }
@@ -251,16 +243,16 @@ LISTS: Final[dict[DeviceUse, tuple[str, ...]]] = {
 comes first: one that does both computes."""
 
 
-def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], dict[DeviceUse, str]]:
+def named_processes(nvml: Library, handle: Any) -> tuple[list[facts.GpuProcess], dict[facts.DeviceUse, str]]:
     """Everybody the driver names, each once, by pid; and the lists that cannot be had, each with the
     reason."""
-    named: dict[int, GpuProcess] = {}
-    unlisted: dict[DeviceUse, str] = {}
+    named: dict[int, facts.GpuProcess] = {}
+    unlisted: dict[facts.DeviceUse, str] = {}
     for doing, calls in LISTS.items():
         for call in calls:
             try:
                 found = _list_processes(nvml, call, handle, computes=doing == "computing")
-            except NvmlError as error:
+            except facts.NvmlError as error:
                 if call == calls[0]:
                     unlisted[doing] = error.what
                 break
@@ -271,24 +263,24 @@ def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], dict[
     return [named[pid] for pid in sorted(named)], unlisted
 
 
-def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
+def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[facts.GpuProcess]:
     """Lists processes by the newest version of the call that the driver has: the binding's own plain name
     stands for one version, and fails with an error of another kind where a driver lacks it.
 
     Drivers 535.43 to 535.86 write larger records behind the name of version 3, so that all but the first are
     nonsense to the binding (nvitop's pull request 79); their version 2 is as everywhere.
     """
-    problem = NvmlError(FUNCTION_NOT_FOUND)
+    problem = facts.NvmlError(facts.FUNCTION_NOT_FOUND)
     for version in ("_v3", "_v2"):
         try:
             found = nvml.ask(call + version, handle)
-        except NvmlError as error:
-            if error.code != FUNCTION_NOT_FOUND:
+        except facts.NvmlError as error:
+            if error.code != facts.FUNCTION_NOT_FOUND:
                 raise
             continue
         if all(0 < each.pid < PIDS_MAX for each in found):
             return [
-                GpuProcess(
+                facts.GpuProcess(
                     pid=int(each.pid),
                     memory_mib=None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB,
                     computes=computes,
@@ -296,14 +288,16 @@ def _list_processes(nvml: Library, call: str, handle: Any, *, computes: bool) ->
                 for each in found
             ]
         driver = nvml.maybe("nvmlSystemGetDriverVersion")
-        problem = NvmlError(NOT_NVMLS, f"driver {driver} lists processes that cannot be: {UPDATE_FROM_535}")
+        problem = facts.NvmlError(
+            facts.NOT_NVMLS, f"driver {driver} lists processes that cannot be: {UPDATE_FROM_535}"
+        )
     raise problem
 
 
 # --- Modes -----------------------------------------------------------------------------------------
 
 
-def _instances(nvml: Library, handle: Any, index: int) -> Iterable[GpuFacts]:
+def _instances(nvml: Library, handle: Any, index: int) -> Iterable[facts.GpuFacts]:
     """The MIG instances of the GPU with this index."""
     for place in range(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
@@ -328,7 +322,7 @@ class DevicePlace(NamedTuple):
 
 def place_of(nvml: Library, uuid: str, handle: Any) -> DevicePlace:
     """Raises NvmlError: the GPU of a MIG instance is not known."""
-    if not is_mig_instance(uuid):
+    if not facts.is_mig_instance(uuid):
         return DevicePlace(handle)
     gpu = nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
     return DevicePlace(gpu, nvml.maybe("nvmlDeviceGetGpuInstanceId", handle))

@@ -20,18 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.controller.wire import ENV_JOB
-from cotenant.profiler.driver import process_info
+from cotenant.profiler.driver import library, process_info
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess, NvmlError
-from cotenant.profiler.driver.library import (
-    Library,
-    ecc_mode,
-    ecc_uncorrected,
-    gpu,
-    open_library,
-    own_output,
-    remapping,
-    say,
-)
 
 # --- What only doctor asks -------------------------------------------------------------------------
 
@@ -60,17 +50,17 @@ PATHS: Final = {
 """nvmlGpuTopologyLevel_t: what PCIe traffic between two GPUs passes."""
 
 
-def looked_at(nvml: Library, gpu: GpuFacts) -> GpuFacts:
+def looked_at(nvml: library.Library, gpu: GpuFacts) -> GpuFacts:
     """Returns the same GPU with all that can be known of it; a GPU that does not answer stays as it is."""
     handle = None if gpu.problem else nvml.maybe("nvmlDeviceGetHandleByUUID", gpu.uuid)
     if handle is None:
         return gpu
     gpm, gpm_problem = _gpm(nvml, handle)
-    remapped = remapping(nvml, handle)
+    remapped = library.remapping(nvml, handle)
     return msgspec.structs.replace(
         gpu,
-        ecc=ecc_mode(nvml, handle),
-        ecc_uncorrected=ecc_uncorrected(nvml, handle),
+        ecc=library.ecc_mode(nvml, handle),
+        ecc_uncorrected=library.ecc_uncorrected(nvml, handle),
         remap_pending=remapped.pending,
         remap_failed=remapped.failed,
         clock_mhz=nvml.maybe("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
@@ -83,7 +73,7 @@ def looked_at(nvml: Library, gpu: GpuFacts) -> GpuFacts:
     )
 
 
-def links(nvml: Library, gpus: Iterable[GpuFacts]) -> Iterable[GpuLink]:
+def links(nvml: library.Library, gpus: Iterable[GpuFacts]) -> Iterable[GpuLink]:
     """Between each two that answer."""
     asked = {g.index: nvml.maybe("nvmlDeviceGetHandleByUUID", g.uuid) for g in gpus if not g.problem}
     handles = {index: handle for index, handle in asked.items() if handle is not None}
@@ -96,20 +86,20 @@ def links(nvml: Library, gpus: Iterable[GpuFacts]) -> Iterable[GpuLink]:
         yield GpuLink(first=first, second=second, path=path, peer=None if read is None else read == P2P_OK)
 
 
-def _slowed_by(nvml: Library, handle: Any) -> tuple[str, ...]:
+def _slowed_by(nvml: library.Library, handle: Any) -> tuple[str, ...]:
     bits = nvml.maybe("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if bits is None:  # Its name in older drivers.
         bits = nvml.maybe("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     return tuple(name for bit, name in SLOWED_BY.items() if bits is not None and int(bits) & bit)
 
 
-def _nvlinks(nvml: Library, handle: Any) -> int | None:
+def _nvlinks(nvml: library.Library, handle: Any) -> int | None:
     states = [nvml.maybe("nvmlDeviceGetNvLinkState", handle, link) for link in range(NVLINKS_MAX)]
     known = [state for state in states if state is not None]
     return sum(state == 1 for state in known) if known else None
 
 
-def _gpm(nvml: Library, handle: Any) -> tuple[bool | None, str]:
+def _gpm(nvml: library.Library, handle: Any) -> tuple[bool | None, str]:
     """Whether the counters exist, and whether we may read them: tried, not inferred."""
     support = nvml.maybe("nvmlGpmQueryDeviceSupport", handle)
     if support is None or not support.isSupportedDevice:
@@ -138,14 +128,14 @@ def _introduce_process(process: GpuProcess) -> GpuProcess:
 # --- The child -------------------------------------------------------------------------------------
 
 
-def answers(nvml: Library, *, diagnostics: bool = False, first: int = 0) -> Iterator[DriverFacts]:
+def answers(nvml: library.Library, *, diagnostics: bool = False, first: int = 0) -> Iterator[DriverFacts]:
     """What `DriverFacts.add` makes one of: all GPUs from the first on, in NVML's order. Raises NvmlError."""
     version = nvml.maybe("nvmlSystemGetCudaDriverVersion_v2")
     cuda = None if version is None else (int(version) // 1000, int(version) % 1000 // 10)
     yield DriverFacts(driver=nvml.maybe("nvmlSystemGetDriverVersion") or "", cuda=cuda, complete=False)
     gpus: dict[int, GpuFacts] = {}
     for index in range(first, nvml.ask("nvmlDeviceGetCount")):
-        for found in gpu(nvml, index):
+        for found in library.gpu(nvml, index):
             gpus[index] = found
             yield DriverFacts(gpus=(found,), complete=False)
         if diagnostics:
@@ -162,13 +152,13 @@ def main() -> int:
     )
     known.add_argument("--first", type=int, default=0, metavar="INDEX", help="leave out those before it")
     wanted = known.parse_args()
-    output = own_output()
+    output = library.own_output()
     try:
-        with open_library() as nvml:
+        with library.open_library() as nvml:
             for facts in answers(nvml, diagnostics=wanted.diagnostics, first=wanted.first):
-                say(facts, output)
+                library.say(facts, output)
     except NvmlError as error:
-        say(DriverFacts(problem=error.what, problem_code=error.code), output)
+        library.say(DriverFacts(problem=error.what, problem_code=error.code), output)
     return 0
 
 

@@ -23,15 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import psutil
 
-from cotenant.profiler.indicators.sources import (
-    Counter,
-    Indicator,
-    Reading,
-    Sample,
-    SourceName,
-    Timed,
-    missing,
-)
+from cotenant.profiler.indicators import sources
 
 AnswerT = TypeVar("AnswerT")
 
@@ -83,7 +75,7 @@ class CpuSource:
     of processor time misses no short-lived child and is kept in microseconds instead of ticks.
     """
 
-    name: SourceName = "cpu"
+    name: sources.SourceName = "cpu"
 
     def __init__(
         self,
@@ -98,31 +90,33 @@ class CpuSource:
         self._core_count = core_count
         self._clock = clock
         self._at_s = -math.inf
-        self._used, self._sent, self._received = Counter(), Counter(), Counter()
+        self._used, self._sent, self._received = sources.Counter(), sources.Counter(), sources.Counter()
         self._group_s = 0.0
 
-    def samples(self) -> tuple[Timed, ...]:
+    def samples(self) -> tuple[sources.Timed, ...]:
         """The sample, if there is one, over the time since the last question."""
         cpu_s, before_s = self._cpu_s(), self._at_s
         self._at_s = at_s = self._clock()
         values = self._compare(cpu_s, at_s)
         if math.isinf(before_s) or at_s <= before_s:
             return ()
-        return (Timed(since_s=before_s, at_s=at_s, period_s=self.period_s, values=values),)
+        return (sources.Timed(since_s=before_s, at_s=at_s, period_s=self.period_s, values=values),)
 
-    def _compare(self, cpu_s: float, at_s: float) -> Sample:
+    def _compare(self, cpu_s: float, at_s: float) -> sources.Sample:
         net = network()
         cores = self._used.rate(cpu_s, at_s)
-        of_time: SourceName = "cpu" if self._cpu_stat is None else "cgroup"
+        of_time: sources.SourceName = "cpu" if self._cpu_stat is None else "cgroup"
         occupancy = self._usage.runnable_threads() / self._core_count
         return {
-            **{name: missing("cpu", _NO_COUNTER) for name in Indicator},
-            Indicator.SMOCC: Reading(value=occupancy, source="cpu", gauge=True),
-            Indicator.GRACT: self._used.reading(min(cores, 1.0), of_time),  # NaN comes first: it stays NaN.
-            Indicator.SMACT: self._used.reading(min(cores / self._core_count, 1.0), of_time),
-            Indicator.CPU: self._used.reading(cores, of_time),
-            Indicator.NETTX: self._sent.reading(self._sent.rate(net.sent, at_s), "cpu"),
-            Indicator.NETRX: self._received.reading(self._received.rate(net.received, at_s), "cpu"),
+            **{name: sources.missing("cpu", _NO_COUNTER) for name in sources.Indicator},
+            sources.Indicator.SMOCC: sources.Reading(value=occupancy, source="cpu", gauge=True),
+            sources.Indicator.GRACT: self._used.reading(
+                min(cores, 1.0), of_time
+            ),  # NaN comes first: it stays NaN.
+            sources.Indicator.SMACT: self._used.reading(min(cores / self._core_count, 1.0), of_time),
+            sources.Indicator.CPU: self._used.reading(cores, of_time),
+            sources.Indicator.NETTX: self._sent.reading(self._sent.rate(net.sent, at_s), "cpu"),
+            sources.Indicator.NETRX: self._received.reading(self._received.rate(net.received, at_s), "cpu"),
         }
 
     def close(self) -> None:

@@ -20,12 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from cotenant.profiler.indicators.counters import (
-    STUCK,
-    Counters,
-    Movement,
-    Unsupported,
-)
+from cotenant.profiler.indicators import counters
 from cotenant.profiler.indicators.sources import Fresh, Indicator, IndicatorValues, SourceName, Wanted
 
 BINDINGS: Final = (
@@ -61,7 +56,7 @@ BUSY: Final = 203
 """NVML's utilisation, in percent."""
 
 
-class Dcgm(Counters):
+class Dcgm(counters.Counters):
     """Some devices, as the host engine of this machine sees them."""
 
     name: SourceName = "dcgm"
@@ -86,7 +81,7 @@ class Dcgm(Counters):
         super().__init__(uuids, clock)
         self._errors = (pydcgm.dcgm_structs.DCGMError, pydcgm.DcgmException, OSError)
         self._fresh = [{name: Fresh() for name in FIELDS} for _ in uuids]
-        self._movements = [Movement() for _ in uuids]
+        self._movements = [counters.Movement() for _ in uuids]
         try:
             self._handle = pydcgm.DcgmHandle(**connection(address), timeoutMs=CONNECT_MS_MAX)
             system = self._handle.GetSystem()
@@ -98,7 +93,7 @@ class Dcgm(Counters):
             self._group.samples.WatchFields(self._busy, 1_000_000, KEPT_S, 0)
             system.UpdateAllFields(True)
         except self._errors as error:
-            raise Unsupported(f"DCGM at {address}: {error_text(error)}") from None
+            raise counters.Unsupported(f"DCGM at {address}: {error_text(error)}") from None
 
     @classmethod
     def open(cls, wanted: Wanted, uuids: Sequence[str]) -> Self:
@@ -139,7 +134,7 @@ class Dcgm(Counters):
                 for name, field in FIELDS.items()
             }
             if self._movements[number].is_stuck(gract, _value(state, BUSY), at_s):
-                self._problems[number], new = STUCK, {}
+                self._problems[number], new = counters.STUCK, {}
             devices.append(new)
         return devices
 
@@ -149,7 +144,7 @@ class Dcgm(Counters):
         try:
             known = self._group.samples.GetLatest(group).values
         except self._errors as error:
-            raise Unsupported(f"DCGM: {error_text(error)}") from None
+            raise counters.Unsupported(f"DCGM: {error_text(error)}") from None
         return [known.get(gpu, {}) for gpu in self._gpus]
 
     def close(self) -> None:
@@ -169,12 +164,14 @@ def bindings() -> Any:
     folder = next((each for each in folders if Path(each, "pydcgm.py").is_file()), None)
     if folder is None:
         where = " or ".join(folders)
-        raise Unsupported(f"no DCGM bindings in {where}: install datacenter-gpu-manager-4-core")
+        raise counters.Unsupported(f"no DCGM bindings in {where}: install datacenter-gpu-manager-4-core")
     sys.path.append(folder)
     try:
         import pydcgm
     except (ImportError, OSError, AttributeError, SyntaxError) as error:
-        raise Unsupported(f"the DCGM bindings in {folder} cannot be loaded: {error_text(error)}") from None
+        raise counters.Unsupported(
+            f"the DCGM bindings in {folder} cannot be loaded: {error_text(error)}"
+        ) from None
     return pydcgm
 
 
@@ -188,7 +185,7 @@ def connection(address: str) -> dict[str, str]:
         return {"unixSocketPath": address}
     host = address.rpartition(":")[0] if address.count(":") == 1 or "]:" in address else address
     if host not in LOOPBACK:
-        raise Unsupported(
+        raise counters.Unsupported(
             f"profiler.dcgm = {address!r}: write the path of the engine's Unix socket, or 127.0.0.1[:PORT]"
         )
     return {"ipAddress": address}
@@ -201,7 +198,7 @@ def _numbers(system: Any, uuids: Sequence[str]) -> list[int | None]:
         uuid = system.discovery.GetGpuAttributes(gpu).identifiers.uuid
         by_uuid[uuid.decode() if isinstance(uuid, bytes) else str(uuid)] = int(gpu)
     if not set(uuids) & set(by_uuid):
-        raise Unsupported(f"DCGM does not support {', '.join(uuids)}")
+        raise counters.Unsupported(f"DCGM does not support {', '.join(uuids)}")
     return [by_uuid.get(uuid) for uuid in uuids]
 
 

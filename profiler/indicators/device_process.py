@@ -20,25 +20,12 @@ from typing import Final, get_args
 import msgspec
 
 from cotenant.profiler.driver.probe_client import DRIVER_S_MAX, Child, NoProbeAnswer
-from cotenant.profiler.indicators.sources import (
-    NOTHING_NEW,
-    OF_DEVICES,
-    Indicator,
-    IndicatorValues,
-    Reading,
-    Sample,
-    SourceName,
-    Taken,
-    Timed,
-    Wanted,
-    Wish,
-    missing,
-)
+from cotenant.profiler.indicators import sources
 
 # --- Which source ----------------------------------------------------------------------------------
 
 
-ORDER: Final[tuple[Wish, ...]] = get_args(Wish)[1:]
+ORDER: Final[tuple[sources.Wish, ...]] = get_args(sources.Wish)[1:]
 EXPLAIN_S_MAX: Final = 30.0
 MIG_HAS_NONE: Final = "unknown: a MIG instance has no counters of its own"
 CHILD: Final = "cotenant.profiler.indicators.device_child"
@@ -47,11 +34,11 @@ CHILD: Final = "cotenant.profiler.indicators.device_child"
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Which source was chosen, if one works, and why it: what was passed over, and for which reason."""
 
-    chosen: SourceName | None = None
+    chosen: sources.SourceName | None = None
     why: str
 
 
-def words_of(wanted: Wanted, uuids: Sequence[str]) -> list[str]:
+def words_of(wanted: sources.Wanted, uuids: Sequence[str]) -> list[str]:
     """The child's command line."""
     flags = (f"--{name.replace('_', '-')}={value}" for name, value in msgspec.structs.asdict(wanted).items())
     return [sys.executable, "-m", CHILD, *flags, *uuids]
@@ -73,20 +60,20 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: str = ""
     """Why there will be no answer any more; the rest is then empty."""
-    source: SourceName = "nvml"
+    source: sources.SourceName = "nvml"
     why: str = ""
     lacks: str = ""
-    offers: frozenset[Indicator] = frozenset()
-    gauges: frozenset[Indicator] = frozenset()
-    samples: tuple[Taken, ...] = ()
+    offers: frozenset[sources.Indicator] = frozenset()
+    gauges: frozenset[sources.Indicator] = frozenset()
+    samples: tuple[sources.Taken, ...] = ()
     problems: tuple[str, ...] = ()
     lost: int = 0
     """Samples that nobody asked for in time."""
 
-    def samples_of(self, numbers: Sequence[int]) -> list[Timed]:
+    def samples_of(self, numbers: Sequence[int]) -> list[sources.Timed]:
         """The samples of the devices with these numbers: the mean of each indicator over them."""
         return [
-            Timed(
+            sources.Timed(
                 since_s=each.since_s,
                 at_s=each.at_s,
                 period_s=each.period_s,
@@ -96,9 +83,10 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
             if each.at_s > each.since_s and each.period_s > 0.0 and max(numbers) < len(each.devices)
         ]
 
-    def _means(self, numbers: Sequence[int], devices: Sequence[IndicatorValues]) -> Sample:
+    def _means(self, numbers: Sequence[int], devices: Sequence[sources.IndicatorValues]) -> sources.Sample:
         readings = {
-            name: [self._reading(number, devices[number], name) for number in numbers] for name in OF_DEVICES
+            name: [self._reading(number, devices[number], name) for number in numbers]
+            for name in sources.OF_DEVICES
         }
         # Missing where any of them is: a mean over some of the devices is not the job's.
         return {
@@ -107,13 +95,15 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
             for name, found in readings.items()
         }
 
-    def _reading(self, device: int, known: IndicatorValues, name: Indicator) -> Reading:
+    def _reading(
+        self, device: int, known: sources.IndicatorValues, name: sources.Indicator
+    ) -> sources.Reading:
         """The value of one indicator of one device in one sample."""
         if name in known:
-            return Reading(value=known[name], source=self.source, gauge=name in self.gauges)
+            return sources.Reading(value=known[name], source=self.source, gauge=name in self.gauges)
         if name not in self.offers:
-            return missing(self.source, self.lacks)
-        return missing(self.source, self.problems[device] or NOTHING_NEW)
+            return sources.missing(self.source, self.lacks)
+        return sources.missing(self.source, self.problems[device] or sources.NOTHING_NEW)
 
 
 class NoIndicators(Exception):
@@ -180,12 +170,12 @@ class DeviceProcess:
 
 
 def explain(
-    uuids: Sequence[str], wanted: Wanted | None = None, timeout_s: float = EXPLAIN_S_MAX
+    uuids: Sequence[str], wanted: sources.Wanted | None = None, timeout_s: float = EXPLAIN_S_MAX
 ) -> Explanation:
     """Try the sources for these GPUs and say how it went."""
     if not uuids:
         return Explanation(why="no CUDA device: a CPU slot's indicators come from /proc and psutil")
-    process = DeviceProcess(words_of(wanted or Wanted(), uuids), timeout_s)
+    process = DeviceProcess(words_of(wanted or sources.Wanted(), uuids), timeout_s)
     try:
         answer = process.ask(timeout_s)
     except NoIndicators as why:

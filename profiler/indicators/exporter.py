@@ -19,12 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from cotenant.profiler.indicators.counters import (
-    STUCK,
-    Counters,
-    Movement,
-    Unsupported,
-)
+from cotenant.profiler.indicators import counters
 from cotenant.profiler.indicators.sources import Indicator, IndicatorValues, SourceName, Taken, Wanted
 
 PERIOD_S: Final = 1.0
@@ -59,7 +54,7 @@ ExportedPage = dict[str, dict[str, float]]
 """UUID -> metric -> value."""
 
 
-class Exporter(Counters):
+class Exporter(counters.Counters):
     """Some devices, as an exporter shows them."""
 
     name: SourceName = "exporter"
@@ -74,12 +69,12 @@ class Exporter(Counters):
         self._url = check_url(url)
         self._digest = b""
         self._page: ExportedPage = {}
-        self._movements = [Movement() for _ in uuids]
+        self._movements = [counters.Movement() for _ in uuids]
 
     @classmethod
     def open(cls, wanted: Wanted, uuids: Sequence[str]) -> Self:
         if not wanted.exporter:
-            raise Unsupported("no profiler.exporter is set")
+            raise counters.Unsupported("no profiler.exporter is set")
         return cls(wanted.exporter, uuids)
 
     def wait_for_value(self) -> None:
@@ -87,7 +82,7 @@ class Exporter(Counters):
         profiling metrics out by default."""
         self.read()
         if not any(values_of(metrics) for metrics in self._shown()):
-            raise Unsupported(f"{self._url} shows no DCGM_FI_PROF_ metrics: add them to its list")
+            raise counters.Unsupported(f"{self._url} shows no DCGM_FI_PROF_ metrics: add them to its list")
 
     def read(self) -> Taken | None:
         taken = super().read()
@@ -106,14 +101,14 @@ class Exporter(Counters):
         self._page = parse(text)
         shown = self._shown()
         if not any(shown):
-            raise Unsupported(f"{self._url} shows none of {', '.join(self._uuids)}")
+            raise counters.Unsupported(f"{self._url} shows none of {', '.join(self._uuids)}")
         self._digest = digest
         self._problems = ["" if metrics else "the exporter does not show this GPU" for metrics in shown]
         devices = [values_of(metrics) for metrics in shown]
         for number, (metrics, values) in enumerate(zip(shown, devices, strict=True)):
             gract, busy = values.get(Indicator.GRACT, math.nan), metrics.get(BUSY, math.nan)
             if self._movements[number].is_stuck(gract, busy, at_s):
-                self._problems[number], devices[number] = STUCK, {}
+                self._problems[number], devices[number] = counters.STUCK, {}
         return devices
 
     def _shown(self) -> list[dict[str, float]]:
@@ -125,7 +120,7 @@ def check_url(url: str) -> str:
     """Checks the exporter's URL, and completes its path. Raises Unsupported."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
-        raise Unsupported(f"profiler.exporter = {url!r}: write http://HOST:PORT/metrics")
+        raise counters.Unsupported(f"profiler.exporter = {url!r}: write http://HOST:PORT/metrics")
     return url if parts.path not in ("", "/") else f"{url.rstrip('/')}/metrics"
 
 
@@ -145,15 +140,15 @@ def fetch(url: str) -> str:
                 size += len(chunk)
                 chunks.append(chunk)
                 if size > PAGE_BYTES_MAX:
-                    raise Unsupported(f"{url} sends more than {PAGE_BYTES_MAX // 2**20} MiB")
+                    raise counters.Unsupported(f"{url} sends more than {PAGE_BYTES_MAX // 2**20} MiB")
                 if time.monotonic() > until_s:
-                    raise Unsupported(f"{url} did not answer within {ANSWER_S_MAX:g} s")
+                    raise counters.Unsupported(f"{url} did not answer within {ANSWER_S_MAX:g} s")
     except urllib.error.HTTPError as error:
         error.close()
-        raise Unsupported(f"{url}: HTTP Error {error.code}") from None
+        raise counters.Unsupported(f"{url}: HTTP Error {error.code}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:  # URLError is an OSError.
         reason = error.reason if type(error) is urllib.error.URLError else error
-        raise Unsupported(f"{url}: {str(reason)[:200]}") from None
+        raise counters.Unsupported(f"{url}: {str(reason)[:200]}") from None
     return b"".join(chunks).decode(errors="replace")
 
 

@@ -99,9 +99,10 @@ def be_rank(request: dict[str, object], inherited: list[int]) -> None:
 
 
 def run(path: str) -> int:
-    """What the interpreter does with a script: exceptions, SystemExit, atexit."""
+    """What the interpreter does with a script: its folder on the path, exceptions, SystemExit, atexit."""
     import atexit
 
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     code = 0
     try:
         runpy.run_path(path, run_name="__main__")

@@ -21,7 +21,6 @@ HOMES: dict[str, dict[str, str]] = {
         "checkpoint/disk/durable.py": f"{ALONE}: it runs in the user's process",
         "checkpoint/zerocode/proof.py": f"{ALONE}: it runs in the user's process",
         "checkpoint/disk/save.py": "renames folders and a link, not files",
-        "controller/cli/demo/workloads/training.py": f"{ALONE}: it is a user's program",
         "controller/store/sqlite.py": "the new file is sqlite's, which writes and flushes it",
         "controller/python/folders.py": "steps from an open folder, also in the user's process",
         "gradaccum/startup/sitecustomize.py": f"{ALONE}: it runs in the user's process, before anything else",

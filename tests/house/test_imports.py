@@ -128,15 +128,12 @@ TRAINING = (
     f"{PAPERS}.gfs.training",
     f"{PAPERS}.lazer.deferral",
     f"{PAPERS}.pcs.preferences",
-    f"{PAPERS}.rltune.training",
 )
 BESIDE_POLICIES = (
     *TRAINING,
-    f"{PAPERS}.pcs.fluid",
-    *(f"{PAPERS}.{name}.verbs" for name in ("gfs", "pcs", "rltune")),
+    *(f"{PAPERS}.{name}.verbs" for name in ("gfs", "pcs")),
 )
-"""Parts of a paper that decide nothing: they train, simulate, or are a verb."""
-WORKLOADS = f"{CONTROLLER}.cli.demo.workloads"
+"""Parts of a paper that decide nothing: they train, or are a verb."""
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
     "daemon.core", "supervisor.core", "supervisor.processes.environment", "gpus.health",
@@ -190,7 +187,7 @@ RULES = (
     Rule(
         name="heavy libraries live in training",
         why="`handle` never fits, trains or loads; a controller or an agent starts without a training stack",
-        where=modules(CONTROLLER, "cotenant.agent", but=(*TRAINING, WORKLOADS)),
+        where=modules(CONTROLLER, "cotenant.agent", but=TRAINING),
         allowed=lambda module: top(module) not in HEAVY,
     ),
     Rule(
@@ -343,9 +340,8 @@ GOOD = {
         f"import asyncio, zmq\nfrom {WIRE} import codec",
     ),
     "a supervisor that watches the clock": ("cotenant.agent.supervisor.runtime", "import time"),
-    "a workload that trains": (f"{WORKLOADS}.digits", "import torch"),
     "training that trains": (f"{CONTROLLER}.training.fit", "import torch"),
-    "a paper's training that trains": (f"{PAPERS}.rltune.training.ppo", "import torch"),
+    "a paper's training that trains": (f"{PAPERS}.gfs.training.train", "import torch"),
     "an experiment": ("experiments.lazer.page", "import machine\nfrom experiments.shared import paths"),
     "a test of an experiment": ("tests.experiments.test_cells", "from experiments.lazer import cells"),
 }

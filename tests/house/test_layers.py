@@ -82,8 +82,9 @@ controller.engine.stages        controller.domain controller.planning controller
                                 controller.engine.state
 controller.engine.events        controller.performance controller.domain controller.planning
                                 controller.engine.state controller.engine.stages
-controller.engine               controller.domain controller.knowledge controller.planning controller.models
-                                controller.policies.base controller.engine.state controller.engine.stages
+controller.engine               controller.performance controller.domain controller.knowledge
+                                controller.planning controller.models controller.policies.base
+                                controller.engine.state controller.engine.stages
                                 controller.engine.events
 controller.history              controller.performance controller.domain controller.knowledge
                                 controller.models controller.policies.base controller.engine
@@ -133,11 +134,11 @@ controller.client               controller.performance controller.domain control
                                 controller.present
 controller.whatif               controller.store controller.sim controller.present controller.submission
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
-controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.performance controller.domain controller.wire controller.system
                                 controller.timeline mps profiler.driver profiler.indicators controller.present
                                 controller.submission controller.client
-controller.cli.offline          controller.performance controller.submission controller.wire controller.system
+controller.cli.offline          controller.performance controller.domain controller.submission
+                                controller.wire controller.system
                                 controller.trace_names controller.timeline controller.models
                                 controller.policies controller.store controller.sim controller.training
                                 controller.present controller.client controller.whatif controller.cli
@@ -152,14 +153,15 @@ controller.integrations         controller.domain controller.wire controller.sub
 # Slurm, fenced: it comes in by name, and no layer above may name it.
 agent.slurm                     controller.domain controller.system profiler.driver agent.ipc agent.host
 controller.slurm.sbatch         controller.domain controller.present controller.submission
+controller.slurm.answers        controller.domain
 controller.slurm.alloc          controller.domain controller.planning controller.wire controller.system
                                 controller.store controller.api controller.present controller.submission
-                                controller.client controller.cli
+                                controller.client controller.cli controller.slurm.answers
 controller.slurm.aliases        controller.domain controller.wire controller.system controller.present
                                 controller.submission controller.client controller.cli
                                 controller.slurm.sbatch
 controller.slurm.steer.core     controller.domain controller.planning controller.policies.base
-                                controller.engine
+                                controller.engine controller.slurm.answers
 controller.slurm.steer          controller.domain controller.system controller.policies.base
                                 controller.policies controller.present controller.submission controller.cli
                                 controller.cli.offline controller.slurm.steer.core
@@ -179,16 +181,13 @@ controller.papers.gfs           controller.performance controller.domain control
 controller.papers.gfs.verbs     controller.domain controller.sim controller.present controller.cli
                                 controller.cli.offline controller.papers.gfs
 controller.papers.pcs           controller.domain controller.planning controller.policies.base
-                                controller.policies.entries controller.policies.toolkit controller.sim
-                                controller.training controller.papers.literature
-controller.papers.pcs.verbs     controller.wire controller.sim controller.present controller.client
-                                controller.whatif controller.cli controller.cli.offline controller.papers.pcs
-controller.papers.rltune        controller.domain controller.planning controller.system controller.trace_names
-                                controller.policies.base controller.policies.entries
-                                controller.policies.toolkit controller.policies controller.sim
-                                controller.training
-controller.papers.rltune.verbs  controller.system controller.present controller.whatif controller.cli
-                                controller.cli.offline controller.papers.rltune
+                                controller.policies.entries controller.policies.toolkit controller.policies
+                                controller.sim controller.training controller.papers.literature
+controller.papers.pcs.verbs     controller.sim controller.training controller.present controller.whatif
+                                controller.cli controller.cli.offline controller.papers.pcs
+controller.papers.rltune        controller.domain controller.planning controller.policies.base
+                                controller.policies.entries controller.policies.toolkit
+                                controller.policies
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 

@@ -37,11 +37,16 @@ def files_under(folder: Path) -> Iterator[Path]:
 
 
 def installed_files() -> list[Path]:
-    return [path for folder in INSTALLED for path in files_under(ROOT / folder)]
+    folders = (*(ROOT / folder for folder in INSTALLED), EXAMPLES)
+    return [path for folder in folders for path in files_under(folder)]
 
 
 FACE = ROOT / "controller" / "python" / "face"
 """What installs as `cotenant` itself."""
+
+
+EXAMPLES = ROOT / "examples" / "demo"
+"""What installs as `cotenant.examples`: the jobs of `cotenant demo`."""
 
 
 HYDRA_PLUGINS = ROOT / "controller" / "integrations" / "hydra_plugins"
@@ -51,6 +56,8 @@ HYDRA_PLUGINS = ROOT / "controller" / "integrations" / "hydra_plugins"
 def dotted(folder: Path) -> str:
     if folder == FACE:
         return "cotenant"
+    if folder == EXAMPLES:
+        return "cotenant.examples"
     if folder == HYDRA_PLUGINS:
         return folder.name
     return ".".join(("cotenant", *folder.relative_to(ROOT).parts))

@@ -9,6 +9,7 @@ functions inside others.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +81,7 @@ def public_types(tree: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
             name = each.targets[0].id
             if name[:1].isupper() and not name.isupper() and "_" not in name:
-                yield name, ast.unparse(each.value)
+                yield name, re.sub(r"\b[a-z_]\w*\.(?=[A-Z])", "", ast.unparse(each.value))
 
 
 def files() -> list[Path]:

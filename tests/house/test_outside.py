@@ -271,9 +271,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/cli/frame/output.py": (OURS, frozenset((".decode",))),
     "profiler/driver/cuda_probe.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),
     "controller/present/terminal.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),
-    "controller/cli/demo/measuring.py": (PERSON, frozenset((".read_text", "json.loads"))),
     "controller/cli/demo/report.py": (PERSON, frozenset(("json.loads",))),
-    "controller/cli/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
     "controller/router.py": (OURS, frozenset((".decode",))),
     "controller/models/interference/model_file.py": (OURS, frozenset((".decode",))),
     "controller/notices/notifier.py": (OURS, frozenset((".decode",))),
@@ -285,7 +283,6 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/papers/gfs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/rltune/model.py": (PERSON, frozenset(("msgspec.json.decode",))),
-    "controller/papers/rltune/training/train.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/multifactor.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/pcs/elastic.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/pcs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
@@ -327,6 +324,9 @@ def decoded(node: ast.AST, caught: frozenset[str] = frozenset()) -> Iterator[str
                 yield call
         elif (
             node.func.attr in ("decode", "read_text")
+            and not (
+                node.func.attr == "read_text" and node.args
+            )  # A function of ours, which is given the path.
             and not (replaces or expects_text)
             and "BadMessage" not in caught  # One of the codec's own decoders.
         ):

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TRAINING = {"torch", "xgboost", "xgboost-cpu", "botorch", "pymoo", "scikit-learn", "scipy", "matplotlib"}
 EXTRAS = {
-    *("train", "predict", "sim", "gfs", "bo", "pcs", "tui", "metrics", "demo", "api", "milp", "web", "ha"),
+    *("train", "predict", "sim", "gfs", "bo", "pcs", "metrics", "demo", "api", "milp", "web", "ha"),
     *("parquet", "mcp", "hydra", "submitit", "torchx"),
 }
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
 from cotenant.controller.cli.verbs import BY_NAME, verb_command
@@ -153,8 +154,16 @@ def lines_of(page: str, text: str, pattern: str) -> Iterator[Shown]:
 
 def help_texts(part: Any) -> Iterator[str]:
     yield part.help or ""
-    for each in getattr(part, "commands", {}).values():
+    for each in parts_of(part).values():
         yield from help_texts(each)
+
+
+def parts_of(part: Any) -> dict[str, Any]:
+    """The parts of a verb, those included that are looked up only when they are named."""
+    if not isinstance(part, click.Group):
+        return {}
+    context = click.Context(part, resilient_parsing=True)
+    return {name: part.get_command(context, name) for name in part.list_commands(context)}
 
 
 @cache
@@ -176,7 +185,7 @@ def unknown(typed: tuple[str, ...]) -> list[str]:
     words = rest[: rest.index("--")] if "--" in rest else rest
     part = command(verb)
     for word in words:
-        part = getattr(part, "commands", {}).get(word, part)
+        part = parts_of(part).get(word, part)
     if verb == "profile" and part is command(verb):  # what names no part is measured
         part = part.commands["measure"]
     known = {flag for option in part.params for flag in option.opts} | {"-h", "--help"}

@@ -8,6 +8,7 @@ annotation (mypy holds it to that), or in `OTHERS`. A line there that nothing ne
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,9 +86,7 @@ def _job(node: ast.expr, others: frozenset[str]) -> Iterator[tuple[int, str]]:
 def _others(function: Function) -> Iterator[str]:
     """Parameters that are no job, by their annotations."""
     for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
-        if each.annotation is not None and "Job" not in {
-            name.id for name in ast.walk(each.annotation) if isinstance(name, ast.Name)
-        }:
+        if each.annotation is not None and not re.search(r"\bJob\b", ast.unparse(each.annotation)):
             yield each.arg
 
 
@@ -129,6 +128,7 @@ BAD = {
     "past a frozen class": "object.__setattr__(job, 'step', 1)",
     "in a loop": "for job.step in steps: pass",
     "a parameter": "def f(one: Job | None) -> None:\n    one.step = 1",
+    "a parameter whose class is of a module": "def f(one: domain.Job) -> None:\n    one.step = 1",
     "of no known class": "def f(one) -> None:\n    one.step = 1",
 }
 GOOD = {

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from cotenant.controller.performance import Indicators, IndicatorStats, Profile
-from cotenant.controller.training import pair_rows
 from hwtests.jobs import Job
 from hwtests.pair_table import PairMean, Seen, Solo, averaged, table, together
 
@@ -52,7 +51,7 @@ def test_modes_are_kept_apart() -> None:
     assert [mean.mode for mean in averaged(runs)] == ["mps", "time-slicing"]
 
 
-def test_the_table_is_read_as_pairs_and_what_is_missing_is_empty() -> None:
+def test_a_row_of_the_table_and_what_is_missing_is_empty() -> None:
     active = IndicatorStats(mean=0.5, variance=0.01, count=9, period_s=0.5, source="gpm")
     indicators = Indicators(SMACT=active)
     solos = {"a": solo("a", 0.1, indicators=indicators, memory_mib=900.0), "b": solo("b", 0.2)}
@@ -63,7 +62,3 @@ def test_the_table_is_read_as_pairs_and_what_is_missing_is_empty() -> None:
     assert (row["xi1"], row["norm1"], row["solo1"], row["solo2"]) == ("1.25", "0.8", "10", "5")
     assert (row["solo1_mem_mib"], row["solo2_mem_mib"], row["solo1_SMACT_mean"]) == ("900", "", "0.5")
     assert "solo1_NVLTX_mean" not in row, "a column of nothing is left out"
-    pairs = pair_rows.read(text.encode(), "pairs.csv")
-    assert pairs.xi.tolist() == [[1.25, 1.6]]
-    assert pairs.groups == ("a+b",)
-    assert {"SMACT_mean", "mem_mib", "batch", "amp"} <= set(pairs.names)

@@ -13,19 +13,14 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.cli.demo.measuring import (
-    NotMeasured,
-    ReferenceFailed,
-    measure_jobs,
-    run_uninterrupted,
-)
-from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
+from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
+from cotenant.controller.cli.demo.plan import WORKLOADS, DemoJob, MeasuredJob
 from cotenant.controller.performance import Profile, ProfilePoint
+from hwtests.plain import ReferenceFailed, run_uninterrupted
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.cluster import EAGER
 from tests.processes import IMPORT_S
 
-WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "cli" / "demo" / "workloads"
 KINDS = {"compute_bound": 25, "memory_heavy": 8, "loader_bound": 25, "language_model": 25}
 """How many steps are enough to see the loss fall."""
 
@@ -82,7 +77,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
     """Three of them as the demo measures its jobs: side by side, each alone on a slot of one core."""
     kinds = {"compute_bound": 62, "loader_bound": 62, "memory_heavy": 254}
     jobs = [
-        DemoJob(name=kind, script=kind, workers=1, batch_size=batch_size, train_s=1.0, about="", act=1)
+        DemoJob(kind, kind, batch_size=batch_size, train_s=1.0, about="")
         for kind, batch_size in kinds.items()
     ]
     folder = Path(tempfile.mkdtemp(prefix="w-", dir=tmp_path_factory.getbasetemp()))
@@ -110,7 +105,7 @@ def test_the_loader_bound_job_leaves_idle_what_the_compute_bound_one_keeps_busy(
 
 def test_what_does_not_run_is_said_with_its_reason(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = Path(tempfile.mkdtemp(prefix="w-", dir=tmp_path_factory.getbasetemp()))
-    job = DemoJob(name="gone", script="nowhere", workers=1, batch_size=8, train_s=1.0, about="", act=1)
+    job = DemoJob("gone", "nowhere", batch_size=8, train_s=1.0, about="")
     with pytest.raises(NotMeasured, match="gone was not measured: it is failed"):
         measure_jobs([job], 1, folder, print)
 
@@ -118,7 +113,7 @@ def test_what_does_not_run_is_said_with_its_reason(tmp_path_factory: pytest.Temp
 def test_an_uninterrupted_run_follows_its_schedule_and_says_why_it_failed(tmp_path: Path) -> None:
     """Two plain ranks; and that nothing of them is left is checked by this folder's own fixture."""
     cores = [(min(os.sched_getaffinity(0)),)] * 2
-    job = DemoJob(name="a", script="compute_bound", workers=2, batch_size=16, train_s=1.0, about="", act=1)
+    job = DemoJob("a", "compute_bound", batch_size=16, train_s=1.0, about="", workers=2)
     whole = ProfilePoint(sub_batch=16, accumulation_steps=1, step_s=0.125, memory_mib=1.0)
     measured = MeasuredJob(job=job, profile=Profile(points=(whole,)))
     found = [

@@ -24,14 +24,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import reporting
-from cotenant.agent.daemon.core.edge import (
-    Adopt,
-    FoundAttempt,
-    StartFailed,
-    StartSupervisor,
-    SupervisorGone,
-)
+from cotenant.agent.daemon.core import edge, reporting
 from cotenant.agent.daemon.core.notes import Kept
 from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
 from cotenant.agent.daemon.core.pacing import FREE
@@ -41,16 +34,7 @@ from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
 from cotenant.agent.ipc import CoTenantsChanged, LimitNow, SaveNow, Status, TellNow
-from cotenant.controller.domain import (
-    CommandId,
-    HostId,
-    JobId,
-    LimitAttempt,
-    SaveAttempt,
-    StartAttempt,
-    StopAttempt,
-    render,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 
 _NEVER: Final = float("inf")
@@ -66,12 +50,12 @@ class Attempts:
         self._live = tenants.live
 
     @property
-    def host_id(self) -> HostId:
+    def host_id(self) -> domain.HostId:
         return self._tenants.host_id
 
     # --- After a start of the agent: what is still here --------------------------------------------
 
-    def recover(self, found: tuple[FoundAttempt, ...], now_s: float) -> None:
+    def recover(self, found: tuple[edge.FoundAttempt, ...], now_s: float) -> None:
         here = {(each.job_id, each.attempt): each for each in found}
         for key, attempt in list(self._memory.attempts.items()):
             if key not in here and attempt.ended is None:
@@ -83,7 +67,7 @@ class Attempts:
             if each.result is not None:
                 self._teardown.end_attempt(each.result, now_s)
 
-    def _recover(self, key: AttemptKey, found: FoundAttempt) -> None:
+    def _recover(self, key: AttemptKey, found: edge.FoundAttempt) -> None:
         attempt = self._memory.attempts.get(key)
         if attempt is None:  # The spool has lost it.
             attempt = self._attempt_of(found)
@@ -94,18 +78,18 @@ class Attempts:
         if found.result is not None:
             return
         if found.alive:
-            self._out.add(Adopt(job_id=key[0], attempt=key[1]))
+            self._out.add(edge.Adopt(job_id=key[0], attempt=key[1]))
         else:
             why = "the host restarted" if found.rebooted else "its supervisor was killed"
             self._teardown.clean(key, why, rebooted=found.rebooted)
 
-    def _attempt_of(self, found: FoundAttempt) -> Attempt:
+    def _attempt_of(self, found: edge.FoundAttempt) -> Attempt:
         order = found.order
         parts = [member for member in order.gang if member.host_id == self.host_id] if order else []
         return Attempt(
             job_id=found.job_id,
             attempt=found.attempt,
-            command_id=CommandId(0),
+            command_id=domain.CommandId(0),
             epoch=order.start.epoch if order else "",
             job_epoch=order.start.job_epoch if order else "",
             devices=tuple(device for part in parts for device in part.devices),
@@ -120,11 +104,11 @@ class Attempts:
 
     # --- Commands ----------------------------------------------------------------------------------
 
-    def is_fenced(self, command: StartAttempt) -> bool:
+    def is_fenced(self, command: domain.StartAttempt) -> bool:
         fence = self._memory.fences.get((command.job_id, command.job_epoch))
         return fence is not None and command.attempt <= fence.attempt
 
-    def is_taken(self, command: StartAttempt) -> bool:
+    def is_taken(self, command: domain.StartAttempt) -> bool:
         """Whether an attempt of another epoch uses its number here. The controller has lost that history, and
         has to choose another number."""
         here = self._memory.attempts.get((command.job_id, command.attempt))
@@ -134,7 +118,7 @@ class Attempts:
         fenced = fence is not None and command.attempt <= fence.attempt
         return fenced and fence is not None and _differ((fence.epoch, command.epoch))
 
-    def start(self, command: StartAttempt, secrets: dict[str, str], folder: str, now_s: float) -> None:
+    def start(self, command: domain.StartAttempt, secrets: dict[str, str], folder: str, now_s: float) -> None:
         if self.is_fenced(command):
             return
         attempt = Attempt(
@@ -166,9 +150,9 @@ class Attempts:
         self._live[attempt.key] = Live(command.launch.argv)
         # Before the newcomer starts: from now on measurements are of a shared device.
         self._tenants.tell_co_tenants()
-        self._out.add(StartSupervisor(order=order))
+        self._out.add(edge.StartSupervisor(order=order))
 
-    def _too_old(self, command: StartAttempt) -> str:
+    def _too_old(self, command: domain.StartAttempt) -> str:
         if (
             command.job_id,
             command.job_epoch,
@@ -176,7 +160,7 @@ class Attempts:
             return ""
         return f"the start came after {self.host_id} had forgotten the job"
 
-    def stop(self, command: StopAttempt, now_s: float) -> None:
+    def stop(self, command: domain.StopAttempt, now_s: float) -> None:
         key = (command.job_id, command.attempt)
         attempt = self._memory.attempts.get(key)
         live = self._live.get(key)
@@ -201,7 +185,7 @@ class Attempts:
             stop = StopAsked(
                 save=command.save,
                 deadline_s=command.deadline_s,
-                reason=render(command.reason),
+                reason=domain.render(command.reason),
                 interrupt=command.interrupt,
                 finish=command.finish,
             )
@@ -212,7 +196,7 @@ class Attempts:
         live.stop_asked_s = now_s
         self._tenants.tell(attempt.key, stop.order(stop.deadline_s))
 
-    def save(self, command: SaveAttempt) -> None:
+    def save(self, command: domain.SaveAttempt) -> None:
         key = (command.job_id, command.attempt)
         live = self._live.get(key)
         if live is None or not live.is_there:
@@ -222,7 +206,7 @@ class Attempts:
         else:
             self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
 
-    def limit(self, command: LimitAttempt) -> None:
+    def limit(self, command: domain.LimitAttempt) -> None:
         """Kept before the supervisor hears it: a new connection hears it again."""
         key = (command.job_id, command.attempt)
         attempt, live = self._memory.attempts.get(key), self._live.get(key)
@@ -279,11 +263,11 @@ class Attempts:
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
             self._out.say(f"{name_of(key)}: {processes} processes of a worker use its GPU")
 
-    def _processes_seen(self, job_id: JobId) -> int:
+    def _processes_seen(self, job_id: domain.JobId) -> int:
         attempts = self._memory.attempts.values()
         return max((each.cuda_processes for each in attempts if each.job_id == job_id), default=1)
 
-    def start_failed(self, failed: StartFailed) -> None:
+    def start_failed(self, failed: edge.StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
         if key in self._live:
             missing = failed.workdir_missing  # Its user chose the folder it runs in, not the host.
@@ -295,7 +279,7 @@ class Attempts:
                 host_fault=failed.of_host and not (missing or failed.is_users),
             )
 
-    def supervisor_gone(self, gone: SupervisorGone) -> None:
+    def supervisor_gone(self, gone: edge.SupervisorGone) -> None:
         key = (gone.job_id, gone.attempt)
         if (live := self._live.get(key)) and live.is_there:
             self._teardown.clean(key, gone.why)
@@ -352,7 +336,7 @@ def _differ(*pairs: tuple[str, str]) -> bool:
     return any(one and other and one != other for one, other in pairs)
 
 
-def _covers(asked: StopAsked | None, command: StopAttempt) -> bool:
+def _covers(asked: StopAsked | None, command: domain.StopAttempt) -> bool:
     """Whether a stop that was asked for already is at least as urgent: one without a save overrides one with,
     and both are overridden by one that leaves no time to end after SIGINT."""
     return asked is not None and (asked.save, asked.interrupt) <= (command.save, command.interrupt)

@@ -13,15 +13,7 @@ import msgspec
 from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.ipc import Order, Result, Status, ToSupervisor
-from cotenant.controller.domain import (
-    AttemptNo,
-    Device,
-    DeviceReading,
-    ForkServers,
-    HostId,
-    HostReport,
-    JobId,
-)
+from cotenant.controller import domain
 from cotenant.controller.wire import FromAgent, ReadLog, ToAgent
 from cotenant.profiler.indicators.sources import Wanted
 
@@ -30,7 +22,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent is, fixed for its life but for its devices (`DevicesChanged`) and how they are divided
     (`PartitionsRead`)."""
 
-    report: HostReport
+    report: domain.HostReport
     session: str
     uid: int
     """The agent's own; with 0 it can run any user's jobs."""
@@ -77,8 +69,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 class FoundAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt's folder, as it was when the agent started."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     alive: bool
     """Its supervisor runs, or is just about to."""
     rebooted: bool = False
@@ -103,8 +95,8 @@ class Booted(AgentEvent, frozen=True, kw_only=True):
 class AgentTicked(AgentEvent, frozen=True, kw_only=True):
     """`next_alarm_s` has come (early or late does not matter)."""
 
-    fork_servers: ForkServers | None = None
-    pulls: dict[JobId, str] = {}
+    fork_servers: domain.ForkServers | None = None
+    pulls: dict[domain.JobId, str] = {}
     """How far the images of jobs have come that wait for them."""
 
 
@@ -120,8 +112,8 @@ class LinkChanged(AgentEvent, frozen=True, kw_only=True):
 
 
 class OfAttempt(AgentEvent, frozen=True, kw_only=True):
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
 
 
 class StartFailed(OfAttempt, frozen=True, kw_only=True):
@@ -179,20 +171,20 @@ class ClientsCounted(OfAttempt, frozen=True, kw_only=True):
 
 
 class GangMessageCame(OfAttempt, frozen=True, kw_only=True):
-    to_host: HostId
+    to_host: domain.HostId
     payload: bytes
 
 
 class DevicesChanged(AgentEvent, frozen=True, kw_only=True):
     """A lock was won or lost, a device failed or came back."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[domain.Device, ...]
 
 
 class IndicatorsRead(AgentEvent, frozen=True, kw_only=True):
     """What the devices do just now, for the next heartbeat."""
 
-    readings: tuple[DeviceReading, ...]
+    readings: tuple[domain.DeviceReading, ...]
 
 
 class EnergyRead(AgentEvent, frozen=True, kw_only=True):
@@ -311,15 +303,15 @@ class StartSupervisor(AgentEffect, frozen=True, kw_only=True):
 class Adopt(AgentEffect, frozen=True, kw_only=True):
     """Watch and talk to a supervisor that is running already."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
 
 
 class Tell(AgentEffect, frozen=True, kw_only=True):
     """Tell the message to a connected supervisor; it may be lost if the connection breaks."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     message: ToSupervisor
 
 
@@ -334,9 +326,9 @@ class AwaitMemory(AgentEffect, frozen=True, kw_only=True):
     """The attempt has ended on these GPUs: answer `MemoryFree` when their memory is back or `MemoryHeld` when
     somebody holds it, and only after reporting all faults known on them until then."""
 
-    job_id: JobId
-    attempt: AttemptNo
-    devices: tuple[Device, ...]
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
+    devices: tuple[domain.Device, ...]
     failed: bool = False
     """It ended by itself, perhaps of a fault that nobody has reported yet."""
     tries_cuda: bool = False
@@ -344,8 +336,8 @@ class AwaitMemory(AgentEffect, frozen=True, kw_only=True):
 
 
 class RemoveAttempt(AgentEffect, frozen=True, kw_only=True):
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
 
 
 class RemoveCheckpoints(AgentEffect, frozen=True, kw_only=True):

@@ -32,11 +32,7 @@ from cotenant.agent.daemon.core.notes import (
     Unfenced,
 )
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, Fence, JobKey
-from cotenant.controller.domain import (
-    CommandId,
-    Epoch,
-    JobId,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 
 COMMANDS_KEPT: Final = 1024
@@ -57,7 +53,7 @@ class AgentMemory:
 
     def _clear(self) -> None:
         self.journal: str | None = None
-        self.epoch = Epoch()
+        self.epoch = domain.Epoch()
         """The one that is followed."""
         self.epochs_past: tuple[str, ...] = ()
         """Those before it, oldest first."""
@@ -69,9 +65,9 @@ class AgentMemory:
         self.pending: OrderedDict[int, ev.FromAttempt] = OrderedDict()
         self.attempts: dict[AttemptKey, Attempt] = {}
         self.fences: dict[JobKey, Fence] = {}
-        self.commands: OrderedDict[CommandId, None] = OrderedDict()
+        self.commands: OrderedDict[domain.CommandId, None] = OrderedDict()
         self.forgotten: dict[JobKey, Forgotten] = {}
-        self.stale_below = CommandId(0)
+        self.stale_below = domain.CommandId(0)
         self.quarantined: dict[str, DeviceQuarantine] = {}
         self.metered: Metered | None = None
 
@@ -132,8 +128,8 @@ class AgentMemory:
             self.epochs_past = (*self.epochs_past, self.epoch.token)[-PAST_KEPT:]
         self.epoch, self.reached = note.epoch, note.reached
         self.commands.clear()
-        self.stale_below = CommandId(0)
-        none = CommandId(0)
+        self.stale_below = domain.CommandId(0)
+        none = domain.CommandId(0)
         self.fences = {
             job: msgspec.structs.replace(fence, command_id=none) for job, fence in self.fences.items()
         }
@@ -197,9 +193,9 @@ class AgentMemory:
         yield Aged(age_s=self.age_s)
         if self.journal is not None:
             yield Bound(journal=self.journal)
-        yield from (Follows(epoch=Epoch(token=token)) for token in self.epochs_past)
+        yield from (Follows(epoch=domain.Epoch(token=token)) for token in self.epochs_past)
         yield Follows(epoch=self.epoch, reached=self.reached)
-        yield Unfenced(job_id=JobId(""), stale_below=self.stale_below)
+        yield Unfenced(job_id=domain.JobId(""), stale_below=self.stale_below)
         yield Confirmed(sequence=self.confirmed)
         yield from (
             Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch)

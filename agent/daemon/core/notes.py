@@ -5,12 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, Fence, JobKey
-from cotenant.controller.domain import (
-    AttemptNo,
-    CommandId,
-    Epoch,
-    JobId,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 
 
@@ -27,7 +22,7 @@ class Bound(Note, frozen=True, kw_only=True, tag="bound"):
 class Follows(Note, frozen=True, kw_only=True, tag="follows"):
     """Commands of this epoch are obeyed from now on, and of no other."""
 
-    epoch: Epoch
+    epoch: domain.Epoch
     reached: int = 0
     restored: bool = False
     """Its journal lacks what the agent followed before: reports count anew behind `reports_seen`, and the
@@ -64,14 +59,14 @@ class Renumbered(Note, frozen=True, kw_only=True, tag="renumbered"):
 
 
 class Obeyed(Note, frozen=True, kw_only=True, tag="obeyed"):
-    command_id: CommandId
+    command_id: domain.CommandId
     reached: int = 0
 
 
 class Fenced(Note, frozen=True, kw_only=True, tag="fenced"):
     """What is left of attempts whose records are gone."""
 
-    job_id: JobId
+    job_id: domain.JobId
     fence: Fence
     job_epoch: str = ""
 
@@ -79,8 +74,8 @@ class Fenced(Note, frozen=True, kw_only=True, tag="fenced"):
 class Forgotten(Note, frozen=True, kw_only=True, tag="forgotten"):
     """The job has ended for good; its checkpoints go when it has been forgotten long enough."""
 
-    job_id: JobId
-    command_id: CommandId
+    job_id: domain.JobId
+    command_id: domain.CommandId
     age_s: float
     removed: bool = False
     job_epoch: str = ""
@@ -97,15 +92,15 @@ class Aged(Note, frozen=True, kw_only=True, tag="aged"):
 class Dropped(Note, frozen=True, kw_only=True, tag="dropped"):
     """An attempt's folder may go, and its record with it."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
 
 
 class Unfenced(Note, frozen=True, kw_only=True, tag="unfenced"):
     """Nothing of the job is left here. Starts up to this command number are too old to be believed."""
 
-    job_id: JobId
-    stale_below: CommandId
+    job_id: domain.JobId
+    stale_below: domain.CommandId
     job_epoch: str = ""
 
 
@@ -119,8 +114,8 @@ class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
 class MeteredAttempt(msgspec.Struct, frozen=True, array_like=True):
     """What an attempt has used by then."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     used_mj: float
 
 

@@ -7,23 +7,15 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import StopNow
-from cotenant.controller.domain import (
-    AttemptNo,
-    Capabilities,
-    CommandId,
-    DeviceId,
-    GpuFaultRole,
-    JobId,
-    JobWords,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import ShareBound
 
 BY_XID: Final = 2
 """`Fault.weight`."""
 
-AttemptKey = tuple[JobId, AttemptNo]
-JobKey = tuple[JobId, str]
+AttemptKey = tuple[domain.JobId, domain.AttemptNo]
+JobKey = tuple[domain.JobId, str]
 """A job's number and the token of the epoch in which it arrived: a number alone may mean two jobs, of two
 histories. Two attempts of one number are never here at once; the agent refuses the second start."""
 
@@ -49,12 +41,12 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """A fatal fault of a device that struck an attempt."""
 
-    role: GpuFaultRole
+    role: domain.GpuFaultRole
     why: str
     """The Xid with its name, or what else was seen."""
     where: str
     """The devices."""
-    beside: tuple[JobId, ...] = ()
+    beside: tuple[domain.JobId, ...] = ()
     """Jobs that shared them then."""
     weight: int = 0
     """What `why` rests on: 2 an Xid, 1 the state of its MPS server, 0 the words of a process that died."""
@@ -67,14 +59,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt on this host: what it holds, what was asked of it, what the controller was told."""
 
-    job_id: JobId
-    attempt: AttemptNo
-    command_id: CommandId
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
+    command_id: domain.CommandId
     """The last command about it."""
     epoch: str = ""
     """Token of the epoch in which it was launched. Here and below, empty: unknown."""
     job_epoch: str = ""
-    devices: tuple[DeviceId, ...] = ()
+    devices: tuple[domain.DeviceId, ...] = ()
     has_folder: bool = True
     """False: fenced before it ever started here."""
     uses_library: bool = False
@@ -95,7 +87,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     allowed_s: float | None = None
     """Its time limit from its start on, where that was changed later; None: its order says it."""
     started: bool = False
-    capabilities: Capabilities | None = None
+    capabilities: domain.Capabilities | None = None
     """What the agent has reported of these, and whether the job is resumable; a job may find out later."""
     resumable: bool = False
     first_step: bool = False
@@ -107,7 +99,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Its supervisor is told when another attempt shares its devices."""
     profile_no: int = 0
     """The newest profile reported."""
-    words_told: JobWords = JobWords()
+    words_told: domain.JobWords = domain.JobWords()
     """As reported."""
     troubles: tuple[str, ...] = ()
     """What was reported to have failed without ending it."""
@@ -140,7 +132,7 @@ class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceQuarantine(msgspec.Struct, frozen=True, kw_only=True):
     """About one device, see `teardown.py`."""
 
-    after: JobId
+    after: domain.JobId
     """The job whose client was killed."""
     waits: tuple[StepBefore, ...]
 
@@ -148,6 +140,6 @@ class DeviceQuarantine(msgspec.Struct, frozen=True, kw_only=True):
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """No attempt of the job up to this one may be started here (again)."""
 
-    attempt: AttemptNo
-    command_id: CommandId
+    attempt: domain.AttemptNo
+    command_id: domain.CommandId
     epoch: str = ""

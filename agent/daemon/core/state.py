@@ -14,38 +14,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import pruning
+from cotenant.agent.daemon.core import edge, pruning
 from cotenant.agent.daemon.core.attempts import Attempts
-from cotenant.agent.daemon.core.edge import (
-    AgentConfig,
-    AgentTicked,
-    AnyAgentEffect,
-    AnyAgentEvent,
-    Booted,
-    ClientsCounted,
-    Connected,
-    ControllerMessageCame,
-    DevicesChanged,
-    Disconnected,
-    EndCame,
-    EnergyRead,
-    FoundAttempt,
-    GangMessageCame,
-    GpuFault,
-    Halt,
-    IndicatorsRead,
-    Keep,
-    LinkChanged,
-    MemoryFree,
-    MemoryHeld,
-    ShareExceeded,
-    StartFailed,
-    StatusCame,
-    SupervisorGone,
-    TroubleNoticed,
-    Trust,
-    UnusedGpus,
-)
 from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import Confirmed, Forgotten, Obeyed, Renumbered
@@ -55,35 +25,8 @@ from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import GangIn, TellNow
-from cotenant.controller.domain import (
-    AgentCommand,
-    CommandId,
-    Device,
-    DeviceId,
-    DeviceReading,
-    ForgetJob,
-    LimitAttempt,
-    SaveAttempt,
-    StartAttempt,
-    StopAttempt,
-    TrustDevices,
-)
+from cotenant.controller import domain, wire
 from cotenant.controller.domain import events as ev
-from cotenant.controller.wire import (
-    CommandAck,
-    CommandDelivery,
-    GangRelay,
-    Heartbeat,
-    Hello,
-    HostRefused,
-    NotLeading,
-    ReadLog,
-    Renew,
-    ReportAck,
-    TellJob,
-    ToAgent,
-    Welcome,
-)
 
 WAITING_STARTS_MAX: Final = 64
 
@@ -91,7 +34,7 @@ WAITING_STARTS_MAX: Final = 64
 class AgentState:
     """Owns what the agent knows. `handle` is the only way to change it."""
 
-    def __init__(self, config: AgentConfig, memory: AgentMemory | None = None) -> None:
+    def __init__(self, config: edge.AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
         self.memory = memory if memory is not None else AgentMemory()
         self.registration = Registration(config.heartbeat_s, config.controllers)
@@ -104,20 +47,20 @@ class AgentState:
         self.found_devices = config.report.devices
         """As the edge has them; quarantines are laid over them."""
         self._quarantine_told: dict[str, DeviceQuarantine] = {}
-        self._waiting: dict[CommandId, CommandDelivery] = {}
+        self._waiting: dict[domain.CommandId, wire.CommandDelivery] = {}
         """Starts that came while the lease was too old for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
         """Reports from here on were never sent: no controller has heard from us since our start."""
         self._born_s = 0.0
         self._age_at_birth_s = self.memory.age_s
         self._prune_at_s = 0.0
-        self._readings: tuple[DeviceReading, ...] = ()
+        self._readings: tuple[domain.DeviceReading, ...] = ()
         """Read since the last heartbeat, at `_read_s`."""
         self._read_s = 0.0
 
     # --- The entry point ---------------------------------------------------------------------------
 
-    def handle(self, event: AnyAgentEvent, now_s: float) -> list[AnyAgentEffect]:
+    def handle(self, event: edge.AnyAgentEvent, now_s: float) -> list[edge.AnyAgentEffect]:
         """What to do about an event, in order."""
         if not self.halted:
             self._take(event, now_s)
@@ -133,48 +76,48 @@ class AgentState:
         registration_s = self.registration.next_alarm_s(reports_wait=bool(self.memory.pending))
         return min(registration_s, self._attempts.next_alarm_s, self._prune_at_s)
 
-    def _take(self, event: AnyAgentEvent, now_s: float) -> None:
+    def _take(self, event: edge.AnyAgentEvent, now_s: float) -> None:
         match event:
-            case ControllerMessageCame(message=message):
+            case edge.ControllerMessageCame(message=message):
                 self._hear(message, now_s)
-            case LinkChanged(endpoint=endpoint, is_open=is_open):
+            case edge.LinkChanged(endpoint=endpoint, is_open=is_open):
                 self._go(self.registration.link_changed(endpoint, is_open, now_s), now_s)
-            case AgentTicked():
+            case edge.AgentTicked():
                 self._tick(now_s, event)
-            case StatusCame(status=status):
+            case edge.StatusCame(status=status):
                 self._attempts.status(status, now_s)
-            case EndCame(result=result):
+            case edge.EndCame(result=result):
                 self._teardown.end_attempt(result, now_s)
-            case SupervisorGone():
+            case edge.SupervisorGone():
                 self._attempts.supervisor_gone(event)
-            case TroubleNoticed(what=what):
+            case edge.TroubleNoticed(what=what):
                 self._attempts.trouble((event.job_id, event.attempt), what)
-            case ShareExceeded(what=what, ends=ends):
+            case edge.ShareExceeded(what=what, ends=ends):
                 self._attempts.share_exceeded((event.job_id, event.attempt), what, now_s, ends=ends)
-            case ClientsCounted(processes=processes):
+            case edge.ClientsCounted(processes=processes):
                 self._attempts.clients_counted((event.job_id, event.attempt), processes)
-            case StartFailed():
+            case edge.StartFailed():
                 self._attempts.start_failed(event)
-            case Connected():
+            case edge.Connected():
                 self._attempts.handle_connection((event.job_id, event.attempt), now_s)
-            case Disconnected():
+            case edge.Disconnected():
                 self._attempts.handle_disconnection((event.job_id, event.attempt))
-            case GangMessageCame():
+            case edge.GangMessageCame():
                 self._gang_said(event)
-            case GpuFault():
+            case edge.GpuFault():
                 self._teardown.strike(event, now_s)
-            case DevicesChanged(devices=devices):
+            case edge.DevicesChanged(devices=devices):
                 self._devices(devices, now_s)
-            case MemoryFree() | MemoryHeld():
+            case edge.MemoryFree() | edge.MemoryHeld():
                 self._teardown.memory_known(event)
-            case IndicatorsRead(readings=readings):
+            case edge.IndicatorsRead(readings=readings):
                 self._readings, self._read_s = self._tenants.kernels.take(readings, now_s), now_s
                 self._tenants.look_at_idleness(now_s)
-            case UnusedGpus(attempts=attempts):
+            case edge.UnusedGpus(attempts=attempts):
                 self._tenants.unused = frozenset(attempts)
-            case EnergyRead():
+            case edge.EnergyRead():
                 self._tenants.read_energy(event, now_s)
-            case Booted(found=found):
+            case edge.Booted(found=found):
                 self._boot(found, now_s)
 
     # --- What others ask ---------------------------------------------------------------------------
@@ -192,7 +135,7 @@ class AgentState:
         """Who was struck by a fault of a GPU, or has died of a CUDA error, and still holds its devices."""
         return self._tenants.list_faulted()
 
-    def memory_seen_mib(self) -> dict[DeviceId, float]:
+    def memory_seen_mib(self) -> dict[domain.DeviceId, float]:
         """Returns, per device, the peaks of its tenants' memory, added up; without the tenants that nothing
         is known of."""
         return self._tenants.memory_seen_mib()
@@ -223,7 +166,7 @@ class AgentState:
 
     # --- The host ----------------------------------------------------------------------------------
 
-    def _boot(self, found: tuple[FoundAttempt, ...], now_s: float) -> None:
+    def _boot(self, found: tuple[edge.FoundAttempt, ...], now_s: float) -> None:
         self._born_s = now_s
         self._prune_at_s = now_s + pruning.PERIOD_S
         for filler in list(self.memory.gaps()):
@@ -232,7 +175,7 @@ class AgentState:
         self._devices(self.found_devices, now_s)
         self._greet_again(now_s)
 
-    def _devices(self, devices: tuple[Device, ...], now_s: float) -> None:
+    def _devices(self, devices: tuple[domain.Device, ...], now_s: float) -> None:
         self.found_devices = devices
         self._quarantine_told = dict(self.memory.quarantined)
         offered = self._teardown.quarantine.laid_over(devices)
@@ -242,9 +185,9 @@ class AgentState:
         self.config = self._tenants.config = msgspec.structs.replace(self.config, report=report)
         self._greet_again(now_s)
 
-    def _gang_said(self, event: GangMessageCame) -> None:
+    def _gang_said(self, event: edge.GangMessageCame) -> None:
         if self.registration.welcomed:
-            word = GangRelay(
+            word = wire.GangRelay(
                 job_id=event.job_id,
                 attempt=event.attempt,
                 to_host=event.to_host,
@@ -255,32 +198,32 @@ class AgentState:
 
     # --- From the controller -----------------------------------------------------------------------
 
-    def _hear(self, message: ToAgent, now_s: float) -> None:
+    def _hear(self, message: wire.ToAgent, now_s: float) -> None:
         match message:
-            case CommandDelivery():
+            case wire.CommandDelivery():
                 self._obey(message, now_s)
-            case Renew(beat=beat, reached=reached):
+            case wire.Renew(beat=beat, reached=reached):
                 if self.registration.welcomed:
                     self.memory.reached = max(self.memory.reached, reached)
                 if self.registration.renew(beat, now_s):
                     self._lease_news(now_s)
-            case ReportAck(sequence=sequence):
+            case wire.ReportAck(sequence=sequence):
                 self._confirm(sequence)
-            case Welcome():
+            case wire.Welcome():
                 self._welcome(message, now_s)
-            case ReadLog():
+            case wire.ReadLog():
                 self._following.read_log(message)
-            case GangRelay():
+            case wire.GangRelay():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
                 self._tenants.tell((message.job_id, message.attempt), inward)
-            case TellJob():
+            case wire.TellJob():
                 self._tenants.tell((message.job_id, message.attempt), TellNow(text=message.text))
-            case HostRefused(why=why):
+            case wire.HostRefused(why=why):
                 self._halt(f"the controller refused this agent: {why}")
-            case NotLeading(leader=leader):
+            case wire.NotLeading(leader=leader):
                 self._go(self.registration.does_not_lead(leader, now_s), now_s)
 
-    def _welcome(self, message: Welcome, now_s: float) -> None:
+    def _welcome(self, message: wire.Welcome, now_s: float) -> None:
         if message.session != self.config.session:
             return
         journal, epoch = self.memory.journal, self.memory.epoch
@@ -305,7 +248,7 @@ class AgentState:
         self._confirm(message.reports_seen)
         self.registration.welcomed_now(message.lease_s, now_s)
         self._out.report_again(now_s)
-        self._beat(now_s, AgentTicked())
+        self._beat(now_s, edge.AgentTicked())
         self._lease_news(now_s)
 
     def _confirm(self, sequence: int) -> None:
@@ -320,16 +263,16 @@ class AgentState:
 
     def _halt(self, why: str) -> None:
         self.halted = why
-        self._out.add(Halt(why=why))
+        self._out.add(edge.Halt(why=why))
 
     # --- Commands ----------------------------------------------------------------------------------
 
-    def _obey(self, message: CommandDelivery, now_s: float) -> None:
+    def _obey(self, message: wire.CommandDelivery, now_s: float) -> None:
         command = message.command
         if not self._following.obeys(message):
             return
         if command.command_id not in self.memory.commands:
-            if isinstance(command, StartAttempt):
+            if isinstance(command, domain.StartAttempt):
                 if self._attempts.is_taken(command):
                     self._following.is_taken(command)  # Not confirmed either: the inventory says why.
                     self._greet_again(now_s)
@@ -338,9 +281,9 @@ class AgentState:
                     return  # Not confirmed: a controller that still wants it says it again.
             self._carry_out(command, message.secrets, now_s)
             self._out.keep(Obeyed(command_id=command.command_id, reached=message.reached))
-        self._out.send(CommandAck(command_id=command.command_id, epoch=message.epoch))
+        self._out.send(wire.CommandAck(command_id=command.command_id, epoch=message.epoch))
 
-    def _is_time_for(self, command: StartAttempt, message: CommandDelivery, now_s: float) -> bool:
+    def _is_time_for(self, command: domain.StartAttempt, message: wire.CommandDelivery, now_s: float) -> bool:
         """Whether to start now: not if it is too late (the job may run elsewhere by now) or too early for our
         lease; a start that is too early waits for the next renewal."""
         if self._attempts.is_fenced(command):
@@ -356,20 +299,20 @@ class AgentState:
             self._waiting[command.command_id] = message
         return False
 
-    def _carry_out(self, command: AgentCommand, secrets: dict[str, str], now_s: float) -> None:
+    def _carry_out(self, command: domain.AgentCommand, secrets: dict[str, str], now_s: float) -> None:
         match command:
-            case StartAttempt():
+            case domain.StartAttempt():
                 folder = self.checkpoint_folder((command.job_id, command.job_epoch))
                 self._attempts.start(command, secrets, folder, now_s)
-            case StopAttempt():
+            case domain.StopAttempt():
                 self._attempts.stop(command, now_s)
-            case SaveAttempt():
+            case domain.SaveAttempt():
                 self._attempts.save(command)
-            case LimitAttempt():
+            case domain.LimitAttempt():
                 self._attempts.limit(command)
-            case TrustDevices():
-                self._out.add(Trust())
-            case ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):
+            case domain.TrustDevices():
+                self._out.add(edge.Trust())
+            case domain.ForgetJob(job_id=job_id, command_id=command_id, job_epoch=job_epoch):
                 forgotten = Forgotten(
                     job_id=job_id, command_id=command_id, age_s=self.age_s(now_s), job_epoch=job_epoch
                 )
@@ -377,7 +320,7 @@ class AgentState:
 
     # --- Time --------------------------------------------------------------------------------------
 
-    def _tick(self, now_s: float, ticked: AgentTicked) -> None:
+    def _tick(self, now_s: float, ticked: edge.AgentTicked) -> None:
         if self.registration.is_silent(now_s):
             self._go(self.registration.lost_sight(now_s), now_s)
         self._greet(now_s)
@@ -389,7 +332,7 @@ class AgentState:
         if now_s >= self._prune_at_s:
             self._prune(now_s)
 
-    def _go(self, effects: Sequence[AnyAgentEffect], now_s: float) -> None:
+    def _go(self, effects: Sequence[edge.AnyAgentEffect], now_s: float) -> None:
         """Starts over with the controller that the registration has chosen."""
         if not self.registration.welcomed:
             self._waiting.clear()
@@ -403,7 +346,7 @@ class AgentState:
 
     def _greet(self, now_s: float) -> None:
         if self.registration.hello_due(now_s):
-            hello = Hello(
+            hello = wire.Hello(
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
@@ -413,9 +356,9 @@ class AgentState:
             )
             self._out.send(hello)
 
-    def _beat(self, now_s: float, ticked: AgentTicked) -> None:
+    def _beat(self, now_s: float, ticked: edge.AgentTicked) -> None:
         self._tenants.look_at_idleness(now_s)
-        beat = Heartbeat(
+        beat = wire.Heartbeat(
             beat=self.registration.next_beat(now_s),
             session=self.config.session,
             progress=self._tenants.progress(now_s),
@@ -432,7 +375,7 @@ class AgentState:
     def _prune(self, now_s: float) -> None:
         self._prune_at_s = now_s + pruning.PERIOD_S
         for step in pruning.due(self.memory, self.config, self.age_s(now_s), self.checkpoint_folder):
-            if isinstance(step, Keep):
+            if isinstance(step, edge.Keep):
                 self._out.keep(step.note)
             else:
                 self._out.add(step)

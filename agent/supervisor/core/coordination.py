@@ -15,19 +15,10 @@ from typing import Annotated, Final
 import msgspec
 
 from cotenant.agent.ipc import GangIn, GangOut, Order
+from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.agreement import AgreementCoordinator, Words
 from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.agent.supervisor.core.progress import RankProgress
-from cotenant.agent.supervisor.core.rank_messages import (
-    BoundedSeconds,
-    Count,
-    RankHello,
-    RankNo,
-    RequestKind,
-    StepConfirmed,
-    ToRank,
-    datagram,
-)
 from cotenant.controller.domain import HostId
 from cotenant.controller.wire import BadMessage, pack, unpack
 
@@ -40,38 +31,38 @@ class GangMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="g"):
 
 
 class RankNow(msgspec.Struct, frozen=True, kw_only=True):
-    rank: RankNo
-    step: Count
-    world_size: Count
+    rank: rank_messages.RankNo
+    step: rank_messages.Count
+    world_size: rank_messages.Count
     resumable: bool
 
 
 class MemberNow(GangMessage, frozen=True, kw_only=True, tag="now"):
     """Member -> first host: all its ranks that have said hello. An older one is ignored."""
 
-    sequence: Count
+    sequence: rank_messages.Count
     ranks: tuple[RankNow, ...]
-    step_s: BoundedSeconds | None
+    step_s: rank_messages.BoundedSeconds | None
     alone: bool = True
     """Nobody shares this host's devices with it."""
-    still_s: BoundedSeconds | None = None
+    still_s: rank_messages.BoundedSeconds | None = None
     """How long none of its ranks has made a step or been seen to move; None = not known."""
 
 
 class MemberConfirm(GangMessage, frozen=True, kw_only=True, tag="confirm"):
     """Member -> first host: a rank's answer."""
 
-    rank: RankNo
-    proposal: Count
-    step: Count
+    rank: rank_messages.RankNo
+    proposal: rank_messages.Count
+    step: rank_messages.Count
     ok: bool
 
 
 class GangSays(GangMessage, frozen=True, kw_only=True, tag="say"):
     """First host -> member: to be passed on to these ranks."""
 
-    ranks: Annotated[tuple[RankNo, ...], msgspec.Meta(max_length=1024)]
-    word: ToRank
+    ranks: Annotated[tuple[rank_messages.RankNo, ...], msgspec.Meta(max_length=1024)]
+    word: rank_messages.ToRank
 
 
 AnyGangWord = MemberNow | MemberConfirm | GangSays
@@ -110,7 +101,7 @@ class Coordination:
         self._far_sequence: dict[HostId, int] = {}
         self._sequence = 0
         self._report_due_s = inf
-        self._open: dict[int, ToRank] = {}
+        self._open: dict[int, rank_messages.ToRank] = {}
         """A member's: proposals that were passed on and neither agreed nor withdrawn, by number."""
         self._newest = 0
         self.stop_step: int | None = None
@@ -169,7 +160,7 @@ class Coordination:
 
     # --- Ranks of this host -------------------------------------------------------------------------
 
-    def hello(self, word: RankHello, now_s: float) -> None:
+    def hello(self, word: rank_messages.RankHello, now_s: float) -> None:
         self._agreement.join(word.rank, far=False)
         self.saw_step(word.rank, word.step, now_s)
         self.report_soon(now_s)
@@ -183,7 +174,7 @@ class Coordination:
         self._agreement.saw_step(rank, step, now_s)
         self._agreement.note_pace(self._progress.step_s)
 
-    def note_confirmation(self, word: StepConfirmed, now_s: float) -> Voice:
+    def note_confirmation(self, word: rank_messages.StepConfirmed, now_s: float) -> Voice:
         if self.is_first:
             return self._heard_answer(word.rank, word.proposal, word.step, word.ok, now_s)
         answer = MemberConfirm(rank=word.rank, proposal=word.proposal, step=word.step, ok=word.ok)
@@ -207,7 +198,7 @@ class Coordination:
         dropped = self._agreement.drop("save", now_s)
         return self._voice(dropped + self._agreement.ask("stop", now_s, finish=finish))
 
-    def gave_up(self, kind: RequestKind) -> bool:
+    def gave_up(self, kind: rank_messages.RequestKind) -> bool:
         """Whether the last wish of this kind came to nothing; asking clears it."""
         has = kind in self._agreement.gave_up
         self._agreement.gave_up.discard(kind)
@@ -244,7 +235,7 @@ class Coordination:
                 return self._pass_on(said, [rank for rank in ranks if rank in self._progress.hellos])
         return []
 
-    def _pass_on(self, word: ToRank, ranks: list[int]) -> Voice:
+    def _pass_on(self, word: rank_messages.ToRank, ranks: list[int]) -> Voice:
         """Passes a word on to our own ranks. A newer proposal says that the ones before were withdrawn,
         should that word have been lost; and an older one that comes late must not bind anybody again."""
         if word.proposal < self._newest:
@@ -277,14 +268,14 @@ class Coordination:
         """Addresses words to our own ranks directly, to others by way of their supervisors, one message for
         each host."""
         said: Voice = []
-        far: dict[tuple[HostId, ToRank], list[int]] = {}
+        far: dict[tuple[HostId, rank_messages.ToRank], list[int]] = {}
         for rank, word in words:
             if word.kind == "stop" and word.phase == "commit":
                 self.stop_step = word.step
             if rank in self._far:
                 far.setdefault((self._far[rank][0], word), []).append(rank)
             else:
-                said.append(TellRank(rank=rank, data=datagram(word)))
+                said.append(TellRank(rank=rank, data=rank_messages.datagram(word)))
         said += (
             GangOut(to_host=host, payload=payload(GangSays(ranks=tuple(ranks), word=word)))
             for (host, word), ranks in far.items()

@@ -10,19 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cotenant.agent.ipc import (
-    CoTenantsChanged,
-    GangIn,
-    GangOut,
-    LeaseNow,
-    LimitNow,
-    PaceNow,
-    Result,
-    SaveNow,
-    Status,
-    StopNow,
-    TellNow,
-)
+from cotenant.agent import ipc
 from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
@@ -138,14 +126,14 @@ AnyHappening = (
     | ClientsTerminated
     | AllGone
     | SupervisorTicked
-    | StopNow
-    | LimitNow
-    | SaveNow
-    | LeaseNow
-    | CoTenantsChanged
-    | PaceNow
-    | TellNow
-    | GangIn
+    | ipc.StopNow
+    | ipc.LimitNow
+    | ipc.SaveNow
+    | ipc.LeaseNow
+    | ipc.CoTenantsChanged
+    | ipc.PaceNow
+    | ipc.TellNow
+    | ipc.GangIn
 )
 
 # --- State machine -> edge -------------------------------------------------------------------------
@@ -171,7 +159,7 @@ class WriteWord(SupervisorEffect, frozen=True, kw_only=True):
 class SetPace(SupervisorEffect, frozen=True, kw_only=True):
     """Tell all ranks of this host when they may train."""
 
-    pace: PaceNow
+    pace: ipc.PaceNow
 
 
 class InterruptRanks(SupervisorEffect, frozen=True, kw_only=True):
@@ -202,7 +190,7 @@ class DumpStacks(SupervisorEffect, frozen=True, kw_only=True):
 class Publish(SupervisorEffect, frozen=True, kw_only=True):
     """Send the status to the agent, if there is one; write it into `status.json` as well if `keep`."""
 
-    status: Status
+    status: ipc.Status
     keep: bool
 
 
@@ -213,7 +201,7 @@ class ClearLeftovers(SupervisorEffect, frozen=True, kw_only=True):
 class Finish(SupervisorEffect, frozen=True, kw_only=True):
     """Write `result.json`, tell the agent, and leave."""
 
-    result: Result
+    result: ipc.Result
 
 
 AnySupervisorEffect = (
@@ -227,5 +215,5 @@ AnySupervisorEffect = (
     | Publish
     | ClearLeftovers
     | Finish
-    | GangOut
+    | ipc.GangOut
 )

@@ -17,17 +17,9 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import Durable, Order, Status, StepClock
+from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.printed import LOSS
-from cotenant.agent.supervisor.core.rank_messages import (
-    BatchSeen,
-    DurableSaid,
-    FirstStepReached,
-    LengthSeen,
-    RankFailed,
-    RankHello,
-    StepDone,
-)
 from cotenant.controller.domain import METRICS_MAX, JobMetric, Parts, SeenLength, shared_by_all, texts
 from cotenant.controller.performance import SeenBatch
 
@@ -47,7 +39,7 @@ class RankProgress:
 
     def __init__(self, order: Order) -> None:
         self.status = Status(job_id=order.job_id, attempt=order.attempt, step=order.start.resume_step)
-        self.hellos: dict[int, RankHello] = {}
+        self.hellos: dict[int, rank_messages.RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
         self._loss_rank = self._length_rank = self._batch_rank = self._clock_rank = NOBODY
@@ -63,7 +55,7 @@ class RankProgress:
             self.status = msgspec.structs.replace(self.status, **fields)
         return changed
 
-    def hello(self, word: RankHello, ranks_expected: int) -> bool:
+    def hello(self, word: rank_messages.RankHello, ranks_expected: int) -> bool:
         """The whole host can resume if every one of its ranks can. Until all have spoken it is not known."""
         self.hellos[word.rank] = word
         self._note_step(word.rank, word.step)
@@ -82,13 +74,13 @@ class RankProgress:
             step=max(self.status.step, word.step),
         )
 
-    def first_step(self, word: FirstStepReached) -> bool:
+    def first_step(self, word: rank_messages.FirstStepReached) -> bool:
         self._note_step(word.rank, word.step)
         if self.status.first_step is not None:
             return False
         return self.change(first_step=word.step, watched=False, step=max(self.status.step, word.step))
 
-    def step(self, word: StepDone) -> bool:
+    def step(self, word: rank_messages.StepDone) -> bool:
         """Takes the progress of a rank; a step is not worth a durable record by itself."""
         self._note_step(word.rank, word.step)
         if word.count > 0 and word.elapsed_s > 0.0:
@@ -113,7 +105,7 @@ class RankProgress:
         self._told_names |= told.keys()
         return self._note_metrics(told) or changed
 
-    def _note_parts(self, word: StepDone) -> bool:
+    def _note_parts(self, word: rank_messages.StepDone) -> bool:
         """All ranks use the same s; those of the lowest change it in order."""
         if word.rank > self._parts_rank:
             return False
@@ -152,7 +144,7 @@ class RankProgress:
     def _change_words(self, **fields: object) -> bool:
         return self.change(words=msgspec.structs.replace(self.status.words, **fields))
 
-    def length(self, word: LengthSeen) -> bool:
+    def length(self, word: rank_messages.LengthSeen) -> bool:
         """The lowest rank's word counts: all make the same steps."""
         if word.rank > self._length_rank:
             return False
@@ -160,21 +152,21 @@ class RankProgress:
         note = texts.one_line(word.note)[:FAILURE_CHARS]
         return self.change(length=SeenLength(steps=word.total or None, note=note))
 
-    def batch(self, word: BatchSeen) -> bool:
+    def batch(self, word: rank_messages.BatchSeen) -> bool:
         """The lowest rank's word counts here as well: its steps are those that are measured."""
         if word.rank > self._batch_rank:
             return False
         self._batch_rank = word.rank
         return self.change(batch=SeenBatch(rows=word.rows, note=texts.one_line(word.note)[:FAILURE_CHARS]))
 
-    def durable(self, word: DurableSaid) -> bool:
+    def durable(self, word: rank_messages.DurableSaid) -> bool:
         new = Durable(step=word.step, name=word.name, exact=word.exact)
         if new in self.status.durable:
             return False
         kept = sorted((*self.status.durable, new), key=lambda each: each.step)[-DURABLES_KEPT:]
         return self.change(durable=tuple(kept), saving=False)
 
-    def note_failure(self, word: RankFailed) -> bool:
+    def note_failure(self, word: rank_messages.RankFailed) -> bool:
         self.note(f"{word.what}: {word.error}")
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
             can = self.status.capabilities.forbid_splitting(word.error[:FAILURE_CHARS])

@@ -30,14 +30,8 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.ipc import Order, Status, StopNow
+from cotenant.agent.supervisor.core import edge
 from cotenant.agent.supervisor.core.coordination import MEMBER_PERIOD_S, Coordination
-from cotenant.agent.supervisor.core.edge import (
-    AnySupervisorEffect,
-    ClearLeftovers,
-    DumpStacks,
-    EndRanks,
-    TerminateClients,
-)
 from cotenant.agent.supervisor.core.exits import ExitCause
 
 LOADING_GRACE_S: Final = 5.0
@@ -235,14 +229,14 @@ class Departure:
 
     def begin(
         self, now_s: float, grace_s: float, *, terminate_s: float = TERMINATE_S, aborts: bool = False
-    ) -> list[AnySupervisorEffect]:
+    ) -> list[edge.AnySupervisorEffect]:
         """Makes the processes go; SIGKILL comes `grace_s` after SIGTERM. `aborts`: the processes hang, so
         those that have not shown their stacks do so by dying of SIGABRT."""
         self._grace_s, self._aborts = grace_s, aborts
         if not self._is_client:
             return self._signal(now_s)
         self._step, self._due_s = "terminating", now_s + terminate_s + TERMINATE_SLACK_S
-        return [TerminateClients(timeout_s=terminate_s)]
+        return [edge.TerminateClients(timeout_s=terminate_s)]
 
     def hurry(self, by_s: float) -> None:
         """SIGKILL at this time, if it was to come later."""
@@ -250,16 +244,16 @@ class Departure:
         if self._step == "signalled":
             self._due_s = min(self._due_s, self._hurry_s)
 
-    def clear(self, now_s: float) -> list[AnySupervisorEffect]:
+    def clear(self, now_s: float) -> list[edge.AnySupervisorEffect]:
         """Ends what the processes that we started left behind, now that those are gone."""
         if not self._is_client:
             return self._clear()
         self._step, self._due_s = "clearing", now_s + TERMINATE_S + TERMINATE_SLACK_S
-        return [TerminateClients(timeout_s=TERMINATE_S)]
+        return [edge.TerminateClients(timeout_s=TERMINATE_S)]
 
     def note_termination(
         self, outcomes: Mapping[int, str], problem: str, now_s: float
-    ) -> list[AnySupervisorEffect]:
+    ) -> list[edge.AnySupervisorEffect]:
         """The daemons have answered, or could not be asked."""
         if self._step not in ("terminating", "clearing"):
             return []
@@ -270,7 +264,7 @@ class Departure:
             self._note(f"terminate_client: {', '.join(words)}")
         return self._signal(now_s) if self._step == "terminating" else self._clear()
 
-    def advance(self, now_s: float) -> list[AnySupervisorEffect]:
+    def advance(self, now_s: float) -> list[edge.AnySupervisorEffect]:
         if now_s < self._due_s:
             return []
         if self._step in ("terminating", "clearing"):
@@ -279,17 +273,17 @@ class Departure:
             return []
         self._note("SIGKILL")
         self._due_s = now_s + KILL_GRACE_S  # Again, for processes that were forked meanwhile.
-        return [EndRanks(force=True)]
+        return [edge.EndRanks(force=True)]
 
-    def _signal(self, now_s: float) -> list[AnySupervisorEffect]:
+    def _signal(self, now_s: float) -> list[edge.AnySupervisorEffect]:
         self._step = "signalled"
         self._due_s = min(now_s + self._grace_s, max(now_s, self._hurry_s))
         self._note("SIGTERM")
-        return [*([DumpStacks(abort=True)] if self._aborts else []), EndRanks(force=False)]
+        return [*([edge.DumpStacks(abort=True)] if self._aborts else []), edge.EndRanks(force=False)]
 
-    def _clear(self) -> list[AnySupervisorEffect]:
+    def _clear(self) -> list[edge.AnySupervisorEffect]:
         self._step, self._due_s = "cleared", inf
-        return [ClearLeftovers()]
+        return [edge.ClearLeftovers()]
 
     def _note(self, text: str) -> None:
         if text not in self.record:

@@ -17,74 +17,16 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent.ipc import (
-    CoTenantsChanged,
-    GangIn,
-    LeaseNow,
-    Order,
-    PaceNow,
-    SaveNow,
-    Status,
-    StopNow,
-    TellNow,
-)
+from cotenant.agent import ipc
+from cotenant.agent.supervisor.core import edge, rank_messages, stopping
 from cotenant.agent.supervisor.core.activity import ProcessActivity
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
-from cotenant.agent.supervisor.core.edge import (
-    AllGone,
-    AnyHappening,
-    AnySupervisorEffect,
-    ClientsTerminated,
-    CouldNotStart,
-    DumpStacks,
-    Finish,
-    InterruptRanks,
-    Noted,
-    OutsideSignal,
-    OverMemory,
-    RankExited,
-    RankMessageCame,
-    Sampled,
-    SetPace,
-    Started,
-    TellRank,
-    WriteWord,
-)
 from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending
 from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
-from cotenant.agent.supervisor.core.rank_messages import (
-    AnyRankWord,
-    BatchSeen,
-    DurableSaid,
-    FirstStepReached,
-    LengthSeen,
-    MemorySeen,
-    RankFailed,
-    RankHello,
-    RankWatched,
-    Saving,
-    StackReply,
-    StepConfirmed,
-    StepDone,
-    Stopped,
-    look,
-    room,
-)
 from cotenant.agent.supervisor.core.rank_tracker import RankTracker, conclude
-from cotenant.agent.supervisor.core.stopping import (
-    KILL_GRACE_S,
-    SAVE_RETRY_S,
-    TERMINATE_S,
-    Departure,
-    LeaseLimit,
-    Leave,
-    StopWish,
-    may_run_elsewhere,
-    unclean,
-)
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
 from cotenant.controller.domain import SecretValues, texts
 
@@ -92,19 +34,19 @@ from cotenant.controller.domain import SecretValues, texts
 class Supervision:
     """The supervision of one attempt on one host."""
 
-    def __init__(self, order: Order, now_s: float) -> None:
+    def __init__(self, order: ipc.Order, now_s: float) -> None:
         self._order = order
         self._now_s = now_s
         self._progress = RankProgress(order)
         self._coordination = Coordination(order, self._progress)
         self._profiling = Profiling(order, self._progress, self._coordination)
-        self._departure = Departure(is_client=bool(order.mps))
+        self._departure = stopping.Departure(is_client=bool(order.mps))
         self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
         self._start = StartLimit(order.start_deadline_s, now_s)
         self._phase: Literal["starting", "running", "leaving", "clearing", "done"] = "starting"
         self._roll = RankTracker(order)
-        self._stop: StopWish | None = None
-        self._lease: LeaseLimit | None = None
+        self._stop: stopping.StopWish | None = None
+        self._lease: stopping.LeaseLimit | None = None
         self._set_lease(order.lease_s, order.lease_s)
         self._cause: ExitCause = ""
         self._problem: StartProblem | None = None
@@ -114,12 +56,12 @@ class Supervision:
         self._secrets = SecretValues(order.secrets.values())
         self._save_s = inf
         self._publishing = Publishing()
-        self._out: list[AnySupervisorEffect] = []
+        self._out: list[edge.AnySupervisorEffect] = []
         for note in order.notes:
             self._progress.note(note)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ipc.Status:
         return self._progress.status
 
     @property
@@ -131,7 +73,7 @@ class Supervision:
         """Indicators are wanted with each sample."""
         return self._profiling.is_sampling
 
-    def handle(self, event: AnyHappening, now_s: float) -> list[AnySupervisorEffect]:
+    def handle(self, event: edge.AnyHappening, now_s: float) -> list[edge.AnySupervisorEffect]:
         """Take in what happened; returns what is to be done, in order."""
         if self._phase == "done":
             return []
@@ -157,94 +99,94 @@ class Supervision:
                 alarms.append(self._lease.next_alarm_s)
         return min(alarms)
 
-    def _without_secrets(self, event: AnyHappening) -> AnyHappening:
+    def _without_secrets(self, event: edge.AnyHappening) -> edge.AnyHappening:
         """What was said and printed, without the values of secrets: nothing that is made of it has one. What
         names something of ours stays. A line whose beginning is lost may begin within one: it is left out."""
         hide = self._secrets.hide
         match event:
-            case AllGone(tails=tails):
+            case edge.AllGone(tails=tails):
                 whole = {
                     rank: tail if len(tail.encode(errors="replace")) < TAIL_BYTES else tail.partition("\n")[2]
                     for rank, tail in tails.items()
                 }
                 return texts.change_texts(msgspec.structs.replace(event, tails=whole), hide)
-            case Sampled(printed=printed):
+            case edge.Sampled(printed=printed):
                 return msgspec.structs.replace(event, printed=texts.change_texts(printed, hide))
-            case RankMessageCame(word=DurableSaid(note=note) as word):
-                return RankMessageCame(word=msgspec.structs.replace(word, note=hide(note)))
-            case RankMessageCame() | Noted() | CouldNotStart() | Started():
+            case edge.RankMessageCame(word=rank_messages.DurableSaid(note=note) as word):
+                return edge.RankMessageCame(word=msgspec.structs.replace(word, note=hide(note)))
+            case edge.RankMessageCame() | edge.Noted() | edge.CouldNotStart() | edge.Started():
                 return texts.change_texts(event, hide)
             case _:
                 return event
 
     # --- Taking in ----------------------------------------------------------------------------------
 
-    def _take_in(self, event: AnyHappening) -> None:
+    def _take_in(self, event: edge.AnyHappening) -> None:
         match event:
-            case RankMessageCame(word=word):
+            case edge.RankMessageCame(word=word):
                 self._hear(word)
-            case Sampled():
+            case edge.Sampled():
                 self._note_sample(event)
-            case RankExited():
+            case edge.RankExited():
                 self._note_exit(event)
-            case Started(launch=launch, launch_why=why) if self._phase == "starting":
+            case edge.Started(launch=launch, launch_why=why) if self._phase == "starting":
                 self._phase, self._start.started_s = "running", self._now_s
                 self._profiling.begin(self._now_s)
                 self._publishing.note_change(
                     self._progress.change(started=True, launch=launch, launch_why=texts.one_line(why))
                 )
-            case CouldNotStart(problem=problem) if self._phase == "starting":
+            case edge.CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem
                 # Those that did start are ended as leftovers: they never ran as a gang.
                 self._roll.alive.clear()
                 self._phase = "running"
-            case StopNow():
+            case ipc.StopNow():
                 self._asked_to_stop(event)
-            case SaveNow():
+            case ipc.SaveNow():
                 self._save_now()
-            case LeaseNow(left_s=left_s, full_s=full_s):
+            case ipc.LeaseNow(left_s=left_s, full_s=full_s):
                 self._set_lease(left_s, full_s)
-            case CoTenantsChanged(alone=alone, room_mib=room_mib):
+            case ipc.CoTenantsChanged(alone=alone, room_mib=room_mib):
                 self._coordination.alone = alone
                 self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
-            case PaceNow():
-                self._out.append(SetPace(pace=event))
-            case TellNow(text=text):
-                self._out.append(WriteWord(text=texts.one_line(text)))
-            case GangIn():
+            case ipc.PaceNow():
+                self._out.append(edge.SetPace(pace=event))
+            case ipc.TellNow(text=text):
+                self._out.append(edge.WriteWord(text=texts.one_line(text)))
+            case ipc.GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
-            case OutsideSignal(number=number):
+            case edge.OutsideSignal(number=number):
                 self._roll.note_outside(number, self._now_s)
-            case OverMemory(used_mib=used_mib):
+            case edge.OverMemory(used_mib=used_mib):
                 self._over_mib = used_mib
-                self._leave(Leave(cause="memory", grace_s=0.0))
+                self._leave(stopping.Leave(cause="memory", grace_s=0.0))
                 if self._phase == "leaving":
                     self._departure.hurry(self._now_s)
-            case ClientsTerminated(outcomes=outcomes, problem=problem):
-                if trouble := unclean(outcomes, problem):
+            case edge.ClientsTerminated(outcomes=outcomes, problem=problem):
+                if trouble := stopping.unclean(outcomes, problem):
                     self._progress.note(trouble)
                     self._publishing.note_change(True)
                 self._out += self._departure.note_termination(outcomes, problem, self._now_s)
-            case Noted(text=text):
+            case edge.Noted(text=text):
                 self._progress.note(text)
                 self._publishing.note_change(True)
-            case AllGone():
+            case edge.AllGone():
                 self._finish(event)
             case _:  # Ticked, and a start that is told twice.
                 pass
 
-    def _hear(self, word: AnyRankWord) -> None:
+    def _hear(self, word: rank_messages.AnyRankWord) -> None:
         progress, coordination, now_s = self._progress, self._coordination, self._now_s
         if not self._roll.is_of(word.rank):
             return
         match word:
-            case RankHello():
+            case rank_messages.RankHello():
                 self._publishing.note_change(progress.hello(word, self._roll.expected_here(word)))
                 coordination.hello(word, now_s)
-            case RankWatched() if not (self._has_stepped or self._start.is_judged):
+            case rank_messages.RankWatched() if not (self._has_stepped or self._start.is_judged):
                 self._publishing.note_change(progress.change(watched=True))
-            case FirstStepReached(rank=rank, step=step):
+            case rank_messages.FirstStepReached(rank=rank, step=step):
                 self._publishing.note_change(progress.first_step(word))
                 coordination.saw_step(rank, step, now_s)
                 coordination.report_soon(now_s)
@@ -254,42 +196,42 @@ class Supervision:
                 is_saved = not any(hello.leaves_only for hello in progress.hellos.values())
                 if self._save_s == inf and coordination.is_first and every_s > 0 and is_saved:
                     self._save_s = now_s + every_s
-            case StepDone(rank=rank, step=step):
+            case rank_messages.StepDone(rank=rank, step=step):
                 self._publishing.note_progress(progress.step(word))
                 coordination.saw_step(rank, step, now_s)
                 self._profiling.note_step(word, now_s)
                 self._watchdog.note_step(step)
-            case LengthSeen():
+            case rank_messages.LengthSeen():
                 self._publishing.note_progress(progress.length(word))
-            case BatchSeen():
+            case rank_messages.BatchSeen():
                 self._publishing.note_progress(progress.batch(word))
-            case MemorySeen():
+            case rank_messages.MemorySeen():
                 self._profiling.note_memory(word, now_s)
-            case StackReply(rank=rank, look=number, place=place):
+            case rank_messages.StackReply(rank=rank, look=number, place=place):
                 self._watchdog.stands(rank, number, place)
-            case Saving(rank=rank, step=step):
+            case rank_messages.Saving(rank=rank, step=step):
                 self._watchdog.saves(now_s)
                 self._publishing.note_change(progress.change(saving=True))
                 self._say(coordination.note_arrival(rank, step, now_s))
-            case DurableSaid():
+            case rank_messages.DurableSaid():
                 self._watchdog.note_save()
                 self._publishing.note_change(progress.durable(word))
-            case StepConfirmed():
+            case rank_messages.StepConfirmed():
                 self._say(coordination.note_confirmation(word, now_s))
-            case Stopped(rank=rank, step=step):
+            case rank_messages.Stopped(rank=rank, step=step):
                 self._roll.stopped.add(rank)
                 self._publishing.note_change(progress.change(saving=False, stop_step=step, step=step))
                 self._say(coordination.note_arrival(rank, step, now_s))
-            case RankFailed(what="resume") if self._phase == "leaving" or self._is_interrupted:
+            case rank_messages.RankFailed(what="resume") if self._phase == "leaving" or self._is_interrupted:
                 pass  # What we have told it to do is not what its script does by itself.
-            case RankFailed(what=what):
+            case rank_messages.RankFailed(what=what):
                 self._publishing.note_change(progress.note_failure(word))
                 if what == "save":
                     self._watchdog.note_save()
                     if self._stop is not None:  # The job goes on; there may be time to try again.
-                        self._stop.retry_s = min(self._stop.retry_s, now_s + SAVE_RETRY_S)
+                        self._stop.retry_s = min(self._stop.retry_s, now_s + stopping.SAVE_RETRY_S)
 
-    def _note_sample(self, event: Sampled) -> None:
+    def _note_sample(self, event: edge.Sampled) -> None:
         self._start.note_sample(event, self._now_s)
         self._watchdog.used(event.cpu_s)
         self._activity.note_sample(event, self._now_s)
@@ -304,15 +246,15 @@ class Supervision:
         self._publishing.note_change(self._progress.note_lost(printed.lost))
         return self._progress.note_printed(printed.metrics)
 
-    def _note_exit(self, event: RankExited) -> None:
+    def _note_exit(self, event: edge.RankExited) -> None:
         told = self._phase == "leaving" or self._is_interrupted
         known = self._roll.note_exit(event, self._now_s, told=told)
         if known and self._order.launch.mode != "host":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
 
-    def _asked_to_stop(self, word: StopNow) -> None:
+    def _asked_to_stop(self, word: ipc.StopNow) -> None:
         if self._stop is None:
-            self._stop = StopWish.ask(word, self._now_s)
+            self._stop = stopping.StopWish.ask(word, self._now_s)
         else:
             self._stop.asked_again(word, self._now_s)
 
@@ -330,7 +272,7 @@ class Supervision:
             self._lease = None
             return
         before, ends_s = self._lease, self._now_s + left_s
-        lease = LeaseLimit(ends_s=ends_s, full_s=full_s)
+        lease = stopping.LeaseLimit(ends_s=ends_s, full_s=full_s)
         self._lease = lease if before is None else before.renew(ends_s, full_s, self._now_s)
 
     def _say(self, voice: Voice) -> None:
@@ -363,7 +305,7 @@ class Supervision:
         if self._progress.change(farewell=self._departure.record):
             self._publishing.note_change(True)
 
-    def _leave(self, leave: Leave, *, terminate_s: float = TERMINATE_S) -> None:
+    def _leave(self, leave: stopping.Leave, *, terminate_s: float = stopping.TERMINATE_S) -> None:
         if self._phase != "running":
             return
         self._phase, self._cause = "leaving", leave.cause
@@ -390,12 +332,12 @@ class Supervision:
         if self._stop is None or self._all_stopped():
             return
         verdict = self._stop.judge(self._coordination, self._now_s, is_loading=self._is_loading)
-        if isinstance(verdict, Leave):
+        if isinstance(verdict, stopping.Leave):
             self._leave(verdict)
         elif verdict == "ask":
             self._say(self._coordination.ask_to_stop(self._now_s, finish=self._stop.finish))
         elif verdict == "interrupt":
-            self._out.append(InterruptRanks())
+            self._out.append(edge.InterruptRanks())
 
     def _judge_lease(self) -> None:
         lease = self._lease
@@ -403,20 +345,21 @@ class Supervision:
             assert lease is not None
             if due == "save":
                 self._save_now()
-            elif may_run_elsewhere(
+            elif stopping.may_run_elsewhere(
                 self._order,
                 self.status,
                 has_said_hello=bool(self._progress.hellos),
                 quiet_s=self._now_s - self._start.started_s,
             ):
                 self._leave(
-                    Leave(cause="lease", grace_s=lease.grace_s(self._now_s)), terminate_s=lease.terminate_s
+                    stopping.Leave(cause="lease", grace_s=lease.grace_s(self._now_s)),
+                    terminate_s=lease.terminate_s,
                 )
 
     def _judge_start(self) -> None:
         has_said_hello = bool(self._progress.hellos)
         if self._start.hangs(self._now_s, has_stepped=self._has_stepped, has_said_hello=has_said_hello):
-            self._leave(Leave(cause="start-deadline", grace_s=KILL_GRACE_S))
+            self._leave(stopping.Leave(cause="start-deadline", grace_s=stopping.KILL_GRACE_S))
         elif self._start.is_judged:  # It is alive and may never make a step: nobody waits for one any more.
             self._publishing.note_change(self._progress.change(watched=False))
 
@@ -450,18 +393,21 @@ class Supervision:
         )
         self._coordination.still_s = self._watchdog.still_s
         if "look" in words:
-            self._out += [TellRank(rank=rank, data=look(self._watchdog.look)) for rank in sorted(hellos)]
+            self._out += [
+                edge.TellRank(rank=rank, data=rank_messages.look(self._watchdog.look))
+                for rank in sorted(hellos)
+            ]
         if "dump" in words:
-            self._out.append(DumpStacks())
+            self._out.append(edge.DumpStacks())
         if "hang" in words:
-            self._leave(Leave(cause="hang", grace_s=KILL_GRACE_S))
+            self._leave(stopping.Leave(cause="hang", grace_s=stopping.KILL_GRACE_S))
 
     def _hold_to(self, room_mib: int | None) -> None:
         """Co-tenants have come to a job that started without a limit, or have gone."""
         if room_mib != self._room_mib:
             self._room_mib = room_mib
-            told = room(room_mib)
-            self._out += [TellRank(rank=rank, data=told) for rank in sorted(self._progress.hellos)]
+            told = rank_messages.room(room_mib)
+            self._out += [edge.TellRank(rank=rank, data=told) for rank in sorted(self._progress.hellos)]
 
     def _keep_agreeing(self) -> None:
         if self._now_s >= self._save_s:
@@ -484,7 +430,7 @@ class Supervision:
             }
             self._publishing.note_change(self._progress.change(**fields))
 
-    def _finish(self, gone: AllGone) -> None:
+    def _finish(self, gone: edge.AllGone) -> None:
         if self._phase != "clearing":
             return
         self._phase = "done"
@@ -506,4 +452,4 @@ class Supervision:
             over_mib=self._over_mib,
         )
         unclean = self._departure.is_unclean
-        self._out.append(Finish(result=conclude(ending, unclean=unclean)))
+        self._out.append(edge.Finish(result=conclude(ending, unclean=unclean)))

@@ -19,19 +19,10 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
-from cotenant.agent.supervisor.processes.launchers import (
-    Meeting,
-    host_command,
-    meeting_environment,
-)
+from cotenant.agent.supervisor.processes import launchers
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
 from cotenant.controller.wire import job as protocol
-from cotenant.mps.environment import (
-    NOT_A_CLIENT,
-    MemoryLimit,
-    client_environment,
-    drop_mps_variables,
-)
+from cotenant.mps import environment
 
 STARTUP: Final = "cotenant/gradaccum/startup"
 """In the job-side folder: what every Python interpreter of a job runs first."""
@@ -53,9 +44,9 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     shell: str = ""
 
 
-def meeting_of(order: Order) -> Meeting:
+def meeting_of(order: Order) -> launchers.Meeting:
     own = order.gang.index(next(m for m in order.gang if m.host_id == order.host_id))
-    return Meeting(
+    return launchers.Meeting(
         hosts=len(order.gang),
         host_no=own,
         workers=order.world_size,
@@ -72,7 +63,7 @@ def command_of(order: Order) -> tuple[str, ...]:
         NotLaunchable: the launcher cannot be given its place.
     """
     argv = order.launch.argv
-    return host_command(argv, meeting_of(order)) if order.launch.mode == "host" else argv
+    return launchers.host_command(argv, meeting_of(order)) if order.launch.mode == "host" else argv
 
 
 def environment_of(
@@ -91,8 +82,8 @@ def environment_of(
         "PYTHONUNBUFFERED": "1",  # Else `logs -f` lags behind by 8 KiB.
         "PYTHONFAULTHANDLER": "1",  # A crash says where.
         **helpful,
-        **drop_mps_variables(order.launch.env),
-        **drop_mps_variables(order.secrets),
+        **environment.drop_mps_variables(order.launch.env),
+        **environment.drop_mps_variables(order.secrets),
         **_python_path(order),
         **_devices(rank, cuda_indices),
         **_mps(order, rank),
@@ -155,16 +146,18 @@ def client_of(order: Order, rank: RankOrder) -> MpsClient | None:
 def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
     client = client_of(order, rank)
     if client is None:
-        return NOT_A_CLIENT if rank.cuda_uuids else {}
+        return environment.NOT_A_CLIENT if rank.cuda_uuids else {}
     uuids = (client.device_uuid,) if client.device_uuid else rank.cuda_uuids
     limit_mib = client.memory_limit_mib
     numbered = zip_longest(uuids, client.device_numbers[: len(uuids)])
     memory = tuple(
-        MemoryLimit(device_uuid=uuid, limit_mib=limit_mib, daemon_number=number)
+        environment.MemoryLimit(device_uuid=uuid, limit_mib=limit_mib, daemon_number=number)
         for uuid, number in numbered
         if limit_mib is not None
     )
-    return client_environment(PurePosixPath(client.pipe_directory), memory, client.active_thread_percentage)
+    return environment.client_environment(
+        PurePosixPath(client.pipe_directory), memory, client.active_thread_percentage
+    )
 
 
 def _place(order: Order, rank: RankOrder) -> dict[str, str]:
@@ -178,7 +171,7 @@ def _place(order: Order, rank: RankOrder) -> dict[str, str]:
         "GROUP_RANK": str(meeting.host_no),
     }
     if launch.mode == "host":  # The launcher numbers its workers itself.
-        return common | meeting_environment(meeting)
+        return common | launchers.meeting_environment(meeting)
     return common | {
         "RANK": str(rank.rank),
         "LOCAL_RANK": str(rank.local_rank),

@@ -32,20 +32,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from cotenant.agent import ipc
 from cotenant.agent.containers import remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import boot_id, identity_of, open_pidfd, stat_of
-from cotenant.agent.ipc import (
-    ORDER,
-    RESULT,
-    UNCLEAN,
-    BadRecord,
-    Order,
-    ProcessIdentity,
-    Result,
-    job_socket,
-    read_record,
-)
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
@@ -65,7 +55,7 @@ EXIT_USAGE: Final = 2
 
 
 def end_leftovers(
-    folder: Path, order: Order, supervisor: ProcessIdentity | None, timeout_s: float = 10.0
+    folder: Path, order: ipc.Order, supervisor: ipc.ProcessIdentity | None, timeout_s: float = 10.0
 ) -> list[int]:
     """SIGKILL every process of an attempt and wait until they are gone; returns those that would not go.
 
@@ -94,7 +84,7 @@ def end_leftovers(
     return left
 
 
-def end_others(folder: Path, order: Order) -> list[int]:
+def end_others(folder: Path, order: ipc.Order) -> list[int]:
     """SIGKILL what is the attempt's by its group or by its environment, but for the supervisor, which calls
     this; returns who that was."""
     attempt = _Attempt(folder, order, None)
@@ -105,21 +95,21 @@ def end_others(folder: Path, order: Order) -> list[int]:
 
 
 class _Attempt:
-    def __init__(self, folder: Path, order: Order, supervisor: ProcessIdentity | None) -> None:
+    def __init__(self, folder: Path, order: ipc.Order, supervisor: ipc.ProcessIdentity | None) -> None:
         self.cgroup = AttemptCgroup(order, folder)
         self._folder = folder
-        self._sign = f"{ENV_SOCKET}={job_socket(folder)}".encode()
+        self._sign = f"{ENV_SOCKET}={ipc.job_socket(folder)}".encode()
         self._supervisor = supervisor
         self._uids = {os.geteuid(), order.launch.uid}
 
-    def take_back(self, order: Order) -> None:
+    def take_back(self, order: ipc.Order) -> None:
         """Have the daemons tear down what they hold for it, then ask the processes to go."""
         found = self.find()
         if not found:
             return
         if unclean(terminate(group_by_pipe(order, {}, found), TERMINATE_S), ""):
             with suppress(OSError):  # A full disk: then nobody hears of it.
-                (self._folder / UNCLEAN).touch(mode=0o600)
+                (self._folder / ipc.UNCLEAN).touch(mode=0o600)
         for pid in found:
             self.end(pid, 0.0, signal.SIGTERM)
         until_s = time.monotonic() + TERM_GRACE_S
@@ -208,10 +198,10 @@ def leave_to_reaper(folder: Path) -> int:
 
 def inherit(folder: Path) -> None:
     """The supervisor is dead: if it has left no result, end what is left."""
-    order = read_record(folder / ORDER, Order)
-    if order is None or read_record(folder / RESULT, Result) is not None:
+    order = ipc.read_record(folder / ipc.ORDER, ipc.Order)
+    if order is None or ipc.read_record(folder / ipc.RESULT, ipc.Result) is not None:
         return
-    supervisor = read_record(folder / SUPERVISOR_FILE, ProcessIdentity)
+    supervisor = ipc.read_record(folder / SUPERVISOR_FILE, ipc.ProcessIdentity)
     if supervisor is not None and not _has_died(supervisor):  # Its pipe alone is gone.
         return
     for _ in range(REAPER_ROUNDS):
@@ -220,7 +210,7 @@ def inherit(folder: Path) -> None:
         time.sleep(1.0)
 
 
-def _has_died(supervisor: ProcessIdentity) -> bool:
+def _has_died(supervisor: ipc.ProcessIdentity) -> bool:
     """A process that is killed closes its files first, and is alive for a moment longer."""
     descriptor = open_pidfd(supervisor)
     if descriptor is None:
@@ -239,7 +229,7 @@ def main(arguments: list[str]) -> int:
         pass
     try:
         inherit(Path(arguments[0]))
-    except (BadRecord, OSError) as error:
+    except (ipc.BadRecord, OSError) as error:
         say(f"reaper: {error}")
         return 1
     return 0

@@ -24,16 +24,9 @@ from cotenant.controller.cli.jobs.queue import LIMIT_MAX, tell_rest
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import JobId
-from cotenant.controller.present import screen, units
+from cotenant.controller.present import screen, sweeps, units
 from cotenant.controller.present.accounting import page
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.present.sweeps import (
-    SweepMetric,
-    columns_of,
-    json_of,
-    missing_metric,
-    ranked_tasks,
-)
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE
 from cotenant.controller.present.usage import COLUMNS, DECAYED, ROWS_MAX, By, all_rows
@@ -72,7 +65,7 @@ def report(
     if sweep:
         if since:
             raise Problem("usage", "--since does not go with --sweep", "leave one out")
-        by = SweepMetric.read(metric or "loss")
+        by = sweeps.SweepMetric.read(metric or "loss")
         show_sweep(sweep, by, chosen_format(output, as_json, LIST_FORMATS), endpoint)
         return
     if metric:
@@ -85,23 +78,23 @@ def report(
     show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
 
 
-def show_sweep(number: str, by: SweepMetric, form: Format, endpoint: str | None) -> None:
+def show_sweep(number: str, by: sweeps.SweepMetric, form: Format, endpoint: str | None) -> None:
     request = wire.ListJobs(job_ids=(JobId(number),), include_ended=True, limit=LIMIT_MAX)
     with asking(endpoint, from_journal=True) as client:
         jobs = [job for reply in pages(client, request) for job in reply.jobs]
-    tasks = ranked_tasks(jobs, by)
+    tasks = sweeps.ranked_tasks(jobs, by)
     show_listing(
         Listing(
             noun="sweep-task",
             rows=tasks,
-            as_json=lambda task: json_of(task, by),
+            as_json=lambda task: sweeps.json_of(task, by),
             identity=lambda task: task.job.job_id,
-            columns=columns_of(by),
+            columns=sweeps.columns_of(by),
             extra={"metric": by.name, "better": "max" if by.is_more_better else "min"},
         ),
         form,
     )
-    if missing := missing_metric(tasks, by):
+    if missing := sweeps.missing_metric(tasks, by):
         screen.tell(missing)
 
 

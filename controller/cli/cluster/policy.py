@@ -10,7 +10,6 @@ from typing import Annotated, Final, Literal
 import click
 import msgspec
 
-from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
@@ -28,7 +27,7 @@ from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.fan_chart import fan_chart
-from cotenant.controller.present.policies import classes_lines, page, preview_text
+from cotenant.controller.present.policies import page, state_lines
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.present.screen import paint, say, tell, wrap_text
 from cotenant.controller.present.tables import Column
@@ -103,80 +102,49 @@ def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
     show_one(form, reply.current, reply.current.policy, reply, page)
 
 
-@policy.part("forecast")
-def show_forecast(
+@policy.part("state")
+def show_state(
+    name: Annotated[
+        str,
+        argument(metavar="NAME", help="The policy, which has to be in force.", complete=complete_policy),
+    ] = "",
     output: Annotated[
         Literal["table", "json", "svg"],
-        option("--output", "-o", metavar="table|json|svg", help="svg: a fan chart, on standard output."),
+        option("--output", "-o", metavar="table|json|svg", help="svg: a fan chart of what is forecast."),
     ] = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
-    """What the policy expects jobs of class hp to ask for, and what it therefore keeps back from spot jobs.
+    """What the policy in force remembers: what it has learned, or where it stands.
+
+    Of gfs, gfs-rise and their like it is what they expect jobs of class hp to ask for, and what they
+    therefore keep back from spot jobs.
 
     \b
     For example:
-      cotenant policy forecast
-      cotenant policy forecast -o svg > demand.svg
+      cotenant policy state
+      cotenant policy state gfs-rise -o svg > demand.svg
     """
     with asking(endpoint) as client:
         current = client.ask(wire.GetPolicy()).current
-    classes = current.classes
-    if classes is None:
+    classes, learned = current.classes, current.policy_state
+    if name not in ("", current.policy):
+        raise Problem(
+            "failed", f"policy {name} is not in force, {current.policy} is", f"cotenant policy set {name}"
+        )
+    if classes is None and output == "svg":
         raise Problem(
             "failed", f"policy {current.policy} forecasts nothing", "cotenant policy set gfs-rise does"
         )
-    if output == "json":
-        write_json({"schema": "policy-forecast/1", "policy": current.policy, **msgspec.to_builtins(classes)})
-    elif output == "svg":
+    if classes is None and not learned:
+        raise Problem("failed", f"policy {current.policy} remembers nothing that it tells")
+    if output == "svg" and classes is not None:
         say(fan_chart(classes))
+    elif output == "json" and classes is not None:
+        write_json({"schema": "policy-forecast/1", "policy": current.policy, **msgspec.to_builtins(classes)})
+    elif output == "json":
+        write_json({"schema": "policy-state/1", "policy": current.policy, "state": learned})
     else:
-        say("\n".join(classes_lines(domain_texts.escape_texts(classes)))[1:])
-
-
-@policy.part("set")
-def set_policy(
-    name: Annotated[
-        str,
-        argument(metavar="NAME", help="One of `cotenant policy list`.", complete=complete_policy),
-    ],
-    parameters: Annotated[list[str] | None, argument(metavar="KEY=VALUE", help="Its parameters.")] = None,
-    preview: Annotated[
-        bool, option("--preview", help="Change nothing: say what it would do at once.")
-    ] = False,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
-) -> None:
-    """Change the policy, or its parameters; what runs is not touched by the change itself.
-
-    \b
-    For example:
-      cotenant policy set srtf
-      cotenant policy set castor ageing_s=3600
-      cotenant policy set srtf --preview
-    """
-    with asking(endpoint) as client:
-        known = client.ask(wire.GetPolicy())
-        offer = next((each for each in known.offers if each.policy == name), None)
-        if offer is None:
-            names = [each.policy for each in known.offers if each.available]
-            near = suggestion(name, names) or f"there are {', '.join(names)}"
-            raise Problem("usage", f"there is no policy {name!r}", near)
-        if not offer.available:
-            lacks = offer.about.removeprefix(wire.NOT_AVAILABLE)
-            raise Problem("usage", f"policy {name} is not available", lacks)
-        given = parameters_of(parameters or (), offer.defaults)
-        if preview:
-            told = client.ask(wire.PreviewPolicy(name=name, parameters=given)).preview
-            show_one("json" if as_json else "table", told, name, told, preview_text)
-            return
-        reply = client.ask(wire.SetPolicy(name=name, parameters=given))
-        after = client.ask(wire.GetPolicy())
-    if as_json:
-        before = {"policy": known.current.policy, "parameters": known.current.parameters}
-        output.write_json({**msgspec.to_builtins(after.current), "before": before})
-        return
-    for line in reply.lines or (page(domain_texts.escape_texts(after)),):
-        say(line)
+        say("\n".join(state_lines(domain_texts.escape_texts(current))))
 
 
 def _settings(parameters: wire.Parameters) -> str:

@@ -6,8 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
@@ -20,23 +19,16 @@ from cotenant.controller.cli.frame.output import (
     write_json,
 )
 from cotenant.controller.client.asking import asking
-from cotenant.controller.client.connection import Client, Refusal, Unreachable
+from cotenant.controller.client.connection import Client, Unreachable
 from cotenant.controller.client.output import read_end
-from cotenant.controller.client.silence import trouble_in_words
 from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import job_page, screen
 from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import WIDE_COLUMNS, rows_of
-from cotenant.controller.present.interruption import heard
 from cotenant.controller.present.problem import OK
 from cotenant.controller.present.terminal import last_words
 from cotenant.controller.present.top_page import Moment, page
 from cotenant.controller.wire import clients as wire
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from cotenant.controller.cli.cluster.top_screen import Asks
 from cotenant.controller.wire import utc
 
 JOBS_MAX: Final = 500
@@ -46,7 +38,6 @@ PEEK_BYTES: Final = 16 * 1024
 PEEK_LINES: Final = 60
 LIVE_TIMEOUT_S: Final = 3.0
 """After so long without an answer an open screen says that its values are old."""
-WITHOUT_EXTRA: Final = "Ctrl-C ends it. Sorting, details and more: pip install '.[tui]' in the source folder"
 
 
 def top(
@@ -61,8 +52,7 @@ def top(
 ) -> int:
     """Show a live table: what each device does, for which jobs, and what waits and why.
 
-    q ends it, ? lists its keys: details and log of a job, sort, filter, cancel, hold. Without the extra `tui`
-    it is a plain table.
+    q ends it, ? lists its keys: details and log of a job, sort, filter, cancel, hold.
 
     A value that was not measured is shown as -. `-o wide` prints every indicator once, with its source. `-o
     jsonl` prints a line per device, again and again with --every.
@@ -82,7 +72,7 @@ def top(
         elif form != "table":
             show_listing(devices_of(look(client)), form)
         elif once or not screen.is_terminal() or os.environ.get("TERM") == "dumb":
-            screen.say(page(look(client), screen.terminal_width(), None))
+            screen.say(page(look(client), screen.terminal_width()))
         else:
             return live(client, EVERY_S if every is None else every)
     return OK
@@ -130,43 +120,13 @@ def live(client: Client, every_s: float) -> int:
     Raises:
         Unreachable: at the very first question.
     """
+    from rich.console import Console
+
+    from cotenant.controller.cli.cluster import top_live
+
     first = texts.escape_texts(look(client))
-    missing = find_spec("textual") is None
-    if missing or not screen.is_terminal(sys.stdin):  # Where nobody can type there are no keys.
-        from rich.console import Console
-
-        refresh_page(Questions(client), first, every_s, Console(), WITHOUT_EXTRA if missing else "")
-    from cotenant.controller.cli.cluster import top_screen
-
-    number = top_screen.run(Questions(client), first, every_s)
-    if number:
-        heard(number)
-        raise KeyboardInterrupt
+    top_live.run(Questions(client), first, every_s, Console(), sys.stdin)
     return OK
-
-
-def refresh_page(
-    questions: Asks, first: Moment, every_s: float, console: Console, note: str = ""
-) -> NoReturn:
-    """The page, drawn anew in place until Ctrl-C; rich follows the size of the screen. `note`: below it."""
-    from rich.live import Live
-    from rich.text import Text
-
-    moment, trouble, answered_s = first, "", time.monotonic()
-
-    def shown() -> Text:
-        width, height = console.size
-        lines = f"{page(moment, width, height - 1, trouble)}\n{screen.paint(note, 'dim')}"
-        return Text.from_ansi(lines, no_wrap=True, overflow="crop")
-
-    with Live(console=console, screen=True, get_renderable=shown, refresh_per_second=2) as display:
-        while True:
-            time.sleep(every_s)
-            try:
-                moment, trouble, answered_s = questions.look(), "", time.monotonic()
-            except (Unreachable, Refusal) as error:
-                trouble = trouble_in_words(error, time.monotonic() - answered_s)
-            display.refresh()
 
 
 def stream(first: Moment, every_s: float, ask: Callable[[], Moment]) -> None:

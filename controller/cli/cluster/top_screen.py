@@ -1,60 +1,40 @@
-"""The screen of `cotenant top`, on textual (extra `tui`): its tables, keys, details and questions.
+"""The screen of `cotenant top`: what its keys do, and its lines.
 
-Rule: `top_view` decides what stands in a pane; this module only puts it on the screen. Texts of others are
-never markup. One other thread asks the controller, one question after another, so that its silence never
-stops the keys.
+Rule: `top_view` decides what stands in a pane. Nothing here waits: questions to the controller are handed to
+another thread, one after the other, and their answers are taken up later; so its silence never stops the
+keys. Texts of others are never markup.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import signal
+import textwrap
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar, Final, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final, Protocol
 
+from rich.console import Console
 from rich.text import Text
-from textual import work
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widget import Widget
-from textual.widgets import DataTable, Footer, Header, Input, Static
 
-from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
+from cotenant.controller.cli.cluster.top_panes import ABOVE_ROWS, PANES, PaneState
 from cotenant.controller.client.connection import Refusal, Unreachable
 from cotenant.controller.client.silence import trouble_in_words
 from cotenant.controller.domain import JobId, Phase, texts
-from cotenant.controller.present.consequences import JobVerb
+from cotenant.controller.present.consequences import JobVerb, consequence
 from cotenant.controller.present.devices import legend
-from cotenant.controller.present.top_page import Moment, phases_in_words
-from cotenant.controller.present.top_view import (
-    Choice,
-    Pane,
-    about_in_words,
-    decisions_pane,
-    details,
-    devices_pane,
-    job_of,
-    jobs_pane,
-    refusal,
-)
+from cotenant.controller.present.top_page import Moment, headline, lines_for
+from cotenant.controller.present.top_view import Choice, details, job_of, refusal
+from cotenant.controller.wire import clients as wire
 
-W = TypeVar("W", bound=Widget)
-T = TypeVar("T")
-P = ParamSpec("P")
-
-PANES: Final[dict[str, Callable[[Moment, Choice, int], Pane]]] = {
-    "devices": devices_pane,
-    "jobs": jobs_pane,
-    "decisions": decisions_pane,
-}
-
-
-BESIDE_TITLE: Final = 30
-"""Columns that the header needs for the program's name and its margins."""
+TALL_LINES: Final = 30
+"""A screen with fewer lines has no room for a legend and decisions, unless somebody asks for them."""
+HEAD_PART: Final = 4
+"""The head takes at most a fourth of the screen."""
+DECISIONS_LINES: Final = 6
+DETAILS_SHARE: Final = 0.6
+PAGE_LINES: Final = 10
+MANY: Final = 1_000_000
 
 
 class Asks(Protocol):
@@ -72,287 +52,306 @@ class Asks(Protocol):
     def change(self, verb: JobVerb, job_id: JobId) -> str: ...
 
 
-class TopScreen(App[int]):
-    """The table that fills the screen; its result is the number of the signal that asked it to end."""
+class TopScreen:
+    """The tables that fill the screen, under keys."""
 
-    TITLE = "cotenant"
-    CSS = """
-    #trouble { padding: 0 1; display: none; text-style: bold reverse; color: $error; }
-    #status { padding: 0 1; }
-    #legend { padding: 0 1; display: none; color: $text-muted; }
-    .-tall #legend { display: block; }
-    #tables { width: 1fr; }
-    PaneTable { border-top: solid $primary; scrollbar-gutter: stable; scrollbar-size-vertical: 1;
-                overflow-x: hidden; height: auto; }
-    PaneTable:focus { border-top: heavy $accent; border-title-style: bold; }
-    #devices { max-height: 50%; }
-    #jobs { height: 1fr; }
-    #decisions { max-height: 30%; display: none; }
-    .-tall #decisions { display: block; }
-    #details { display: none; width: 45%; border-left: solid $primary; padding: 0 1;
-               scrollbar-gutter: stable; scrollbar-size-vertical: 1; }
-    .-details #details { display: block; }
-    .-narrow #body { layout: vertical; }
-    .-narrow #details { width: 100%; height: 60%; border-left: none; border-top: solid $primary; }
-    .-narrow.-details #tables { width: 100%; height: 40%; }
-    .-narrow.-details PaneTable { display: none; }
-    .-narrow.-details PaneTable.-chosen { display: block; height: 1fr; max-height: 100%; }
-    #filter { display: none; }
-    ChangeQuestion { align: center middle; }
-    #question { width: 66; max-width: 95%; height: auto; border: thick $warning; padding: 1 2;
-                background: $surface; }
-    #question Static { margin-bottom: 1; }
-    #question Horizontal { height: auto; align-horizontal: right; }
-    #question Button { margin-left: 2; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "Quit"),
-        Binding("slash", "filter", "Filter"),
-        Binding("s", "sort", "Sort"),
-        Binding("r", "reverse", "Reverse"),
-        Binding("l", "log", "Log"),
-        Binding("c", "change('cancel')", "Cancel"),
-        Binding("h", "change('hold')", "Hold"),
-        Binding("i", "legend", "Legend", show=False),
-        Binding("d", "decisions", "Decisions", show=False),
-        Binding("space", "now", "Look again", show=False),
-        Binding("escape", "less", "Close details, show all", show=False),
-        Binding("question_mark", "toggle_keys", "Keys"),
-        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
-    ]
-
-    def __init__(self, asks: Asks, first: Moment, every_s: float) -> None:
-        super().__init__()
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]
-        self._asks, self._moment, self._every_s = asks, first, every_s
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._wanted = asyncio.Event()
-        self._answered_s = time.monotonic()
-        self._shows_log = False
-        """Show a job's log in place of its page."""
-
-    def close(self) -> None:
-        """Stop asking the controller."""
-        self._thread.shutdown(cancel_futures=True)
-
-    # --- The screen -----------------------------------------------------------------------------------
-
-    def compose(self) -> ComposeResult:
-        yield Header()
-        yield Static(id="trouble", markup=False)
-        yield Static(id="status", markup=False)
-        with Horizontal(id="body"):
-            with Vertical(id="tables"):
-                yield from map(PaneTable, PANES)
-            with VerticalScroll(id="details"):
-                yield Static(id="text", markup=False)
-        yield Static(id="legend", markup=False)
-        yield Input(id="filter", placeholder="Only rows with this. Escape: all", compact=True)
-        yield Footer(show_command_palette=False)
-
-    def on_mount(self) -> None:
-        if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.exit, number)
-        self._table("jobs").focus()
-        self._follow()
-
-    def on_pane_table_resized(self, event: PaneTable.Resized) -> None:
-        self._head()
-        self._fill(event.table)
-        self._tell()
-
-    def _at(self, query: str, kind: type[W]) -> W:
-        """A widget of the main screen, also while a question lies over it."""
-        return self.screen_stack[0].query_one(query, kind)
-
-    def _table(self, name: str) -> PaneTable:
-        return self._at(f"#{name}", PaneTable)
-
-    @property
-    def _chosen(self) -> PaneTable:
-        """The table that has the focus, else that of the jobs."""
-        focused = self.screen_stack[0].focused
-        return focused if isinstance(focused, PaneTable) else self._table("jobs")
-
-    def _draw(self) -> None:
-        """Draw what is known, as far as there is room."""
-        self._head()
-        for name in PANES:
-            self._fill(self._table(name))
-        self._tell()
-
-    def _head(self) -> None:
-        self.sub_title = about_in_words(self._moment.status, self.size.width - BESIDE_TITLE)
-        self._at("#status", Static).update(Text(phases_in_words(self._moment.status)))
-
-    def _fill(self, table: PaneTable) -> None:
-        room = table.scrollable_content_region.width - 2 * table.cell_padding
-        if room > 0:
-            table.fill(PANES[table.id or ""](self._moment, table.choice, room))
-            titles = [title for name in PANES for title in self._table(name).pane.titles]
-            self._at("#legend", Static).update(Text(legend(titles)))
+    def __init__(
+        self,
+        asks: Asks,
+        first: Moment,
+        submit: Callable[[Callable[[], Any]], Future[Any]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """submit: has another thread call a function, one after the other."""
+        self._asks, self._moment, self._submit, self._clock = asks, first, submit, clock
+        self._asked: list[tuple[Future[Any], Callable[[Future[Any]], None]]] = []
+        self._moments = 0
+        self._panes = {name: PaneState() for name in PANES}
+        self._focus = "jobs"
+        self._width, self._is_tall = 80, False
+        self._flipped: set[str] = set()
+        """`legend` and `decisions`: shown where there is no room for them, or hidden where there is."""
+        self._shows = ""
+        """`page`, `log` or `keys` below the tables; empty: nothing."""
+        self._text, self._text_top, self._told = Text(), 0, 0
+        self._pattern, self._is_typing = "", False
+        self._question: tuple[JobVerb, wire.JobView] | None = None
+        self._trouble, self._note = "", ""
+        self.is_over = False
+        self.is_looking = False
+        self.answered_s = clock()
 
     # --- Asking ---------------------------------------------------------------------------------------
 
-    async def _ask(self, question: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: question(*given, **named)
-        )
+    def _ask(self, question: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+        self._asked.append((self._submit(question), then))
 
-    @work
-    async def _follow(self) -> None:
-        """Looks again and again; a controller that is away for a while does not end it."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self._every_s)
-            self._wanted.clear()
-            try:
-                self._moment = await self._ask(self._asks.look)
-            except (Unreachable, Refusal) as error:
-                self._warn(trouble_in_words(error, time.monotonic() - self._answered_s))
-            else:
-                self._answered_s = time.monotonic()
-                self._warn("")
-                self._draw()
+    def take_answers(self) -> None:
+        """Takes up what has been answered, in order."""
+        while self._asked and self._asked[0][0].done():
+            future, then = self._asked.pop(0)
+            then(future)
 
-    def _warn(self, text: str) -> None:
-        trouble = self._at("#trouble", Static)
-        trouble.update(Text(f"! {text}"))
-        trouble.display = bool(text)
+    def look(self) -> None:
+        """Asks for a new moment."""
+        if not self.is_looking:
+            self.is_looking = True
+            self._ask(self._asks.look, self._looked)
 
-    # --- Details --------------------------------------------------------------------------------------
-
-    def on_data_table_row_selected(self) -> None:
-        self._open(shows_log=False)
-
-    def action_log(self) -> None:
-        self._open(shows_log=True)
-
-    def _open(self, *, shows_log: bool) -> None:
-        self._shows_log = shows_log
-        for name in PANES:
-            self._table(name).set_class(self._table(name) is self._chosen, "-chosen")
-        self.screen_stack[0].add_class("-details")
-        self.call_after_refresh(self._tell)
-
-    def on_data_table_row_highlighted(self) -> None:
+    def _looked(self, answer: Future[Any]) -> None:
+        self.is_looking = False
+        try:
+            self._moment = answer.result()
+            self._moments += 1
+        except (Unreachable, Refusal) as error:
+            self._trouble = trouble_in_words(error, self._clock() - self.answered_s)
+            return
+        self._trouble, self.answered_s = "", self._clock()
+        self._fill()
         self._tell()
 
-    @work(exclusive=True, group="details")
-    async def _tell(self) -> None:
-        """Details of the selected row, where they are shown; else nothing."""
-        if not self.screen_stack[0].has_class("-details"):
+    def _tell(self) -> None:
+        """Asks for the details of the selected row, where they are shown."""
+        if self._shows not in ("page", "log"):
             return
-        own, jobs = details(self._moment, self._chosen.id or "", self._chosen.selected)
-        width = self._at("#details", VerticalScroll).scrollable_content_region.width
+        own, jobs = details(self._moment, self._focus, self._pane.selected)
+        self._told += 1
+        self._ask(partial(self._details, self._told, own, jobs, self._shows, self._width), self._show_details)
+
+    def _details(self, number: int, own: str, jobs: Iterable[JobId], kind: str, width: int) -> Text | None:
+        """Runs in the other thread. None: something else is wanted by now, or nobody answers."""
         parts = [Text(own)] if own else []
         for job_id in jobs:
+            if number != self._told:
+                return None
             try:
-                parts.append(Text.from_ansi(await self._page(job_id, width)))
+                if kind == "log":
+                    told = f"log of job {job_id}, its end\n\n{self._asks.log(job_id)}"
+                else:
+                    told = self._asks.show(job_id, width)
+                parts.append(Text.from_ansi(told))
             except Unreachable:  # What stands there is as old as the rest of the screen.
-                return
+                return None
             except Refusal as error:
                 parts.append(Text(texts.one_line(str(error))))
-        self._at("#text", Static).update(Text("\n\n").join(parts))
+        return Text("\n\n").join(parts)
 
-    async def _page(self, job_id: JobId, width: int) -> str:
-        if self._shows_log:
-            return f"log of job {job_id}, its end\n\n{await self._ask(self._asks.log, job_id)}"
-        return await self._ask(self._asks.show, job_id, width)
+    def _show_details(self, answer: Future[Any]) -> None:
+        self._text = self._text if answer.result() is None else answer.result()
+
+    # --- Lines ----------------------------------------------------------------------------------------
+
+    @property
+    def _pane(self) -> PaneState:
+        return self._panes[self._focus]
+
+    def _fill(self) -> None:
+        """Makes the panes that are not of this moment, choice and width; a cursor that moves needs none."""
+        for name, state in self._panes.items():
+            wanted = (self._moments, state.choice, self._width)
+            if state.made_for != wanted:
+                state.made_for = wanted
+                state.fill(PANES[name](self._moment, state.choice, self._width))
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """All lines of a screen of this size."""
+        self._width, self._is_tall = width, height >= TALL_LINES
+        self._fill()
+        head = [Text(f"! {self._trouble}", "bold reverse red")] if self._trouble else []
+        head += [Text.from_ansi(line) for line in headline(self._moment, width)]
+        del head[max(2, height // HEAD_PART) :]
+        foot = self._foot(width)
+        room = max(0, height - len(head) - len(foot))
+        below = self._below(width)[: room if self._question else int(room * DETAILS_SHARE)]
+        names = [self._focus] if self._shows else self._visible()
+        room -= len(below)
+        given = self._share(names, room)
+        drawn = [
+            line
+            for name, lines in zip(names, given, strict=True)
+            for line in self._panes[name].lines(lines, has_focus=name == self._focus)
+        ]
+        blank = [Text("") for _ in range(room - len(drawn))]
+        shown = [*head, *drawn, *blank, *below, *foot][:height]
+        for line in shown:
+            line.truncate(width)
+        return shown
+
+    def _share(self, names: Sequence[str], room: int) -> list[int]:
+        """Lines for each pane; decisions get few, and what no other pane needs."""
+        wants = {name: len(self._panes[name].pane.rows) + ABOVE_ROWS for name in names}
+        least = {
+            name: min(want, DECISIONS_LINES if name == "decisions" else want) for name, want in wants.items()
+        }
+        given = dict(zip(names, lines_for(list(least.values()), room), strict=True))
+        if "decisions" in given:
+            given["decisions"] += min(wants["decisions"] - least["decisions"], room - sum(given.values()))
+        return list(given.values())
+
+    def _has(self, what: str) -> bool:
+        return self._is_tall is not (what in self._flipped)
+
+    def _visible(self) -> list[str]:
+        return [name for name in PANES if name != "decisions" or self._has("decisions")]
+
+    def _below(self, width: int) -> list[Text]:
+        """The question or the details, each line as wide as the screen at most."""
+        if self._question is not None:
+            verb, job = self._question
+            asked = f"{verb.capitalize()} job {job.job_id} ({job.name}) of {job.user}?"
+            words = [asked, consequence(verb, job), f"y: yes, {verb} it; any other key: no"]
+            return [Text(line, "bold yellow") for each in words for line in textwrap.wrap(each, width)]
+        if not self._shows:
+            return []
+        text = _keys_in_words() if self._shows == "keys" else self._text
+        lines = list(text.wrap(Console(width=width), width))
+        self._text_top = max(0, min(self._text_top, len(lines) - 1))
+        return [Text("─" * width, "dim"), *lines[self._text_top :]]
+
+    def _foot(self, width: int) -> list[Text]:
+        lines = []
+        if self._has("legend"):
+            titles = [title for state in self._panes.values() for title in state.pane.titles]
+            lines += [Text(line, "dim") for line in textwrap.wrap(legend(titles), width)]
+        if self._pattern or self._is_typing:
+            cursor = "█" if self._is_typing else ""
+            lines.append(Text(f"/{self._pattern}{cursor}  (only rows with this; Escape: all)", "bold"))
+        if self._note:
+            lines.append(Text(self._note, "bold yellow"))
+        return [*lines, Text("  ".join(f"{key} {what}" for key, what, _ in KEYS[:FOOT_KEYS]), "dim")]
 
     # --- Keys -----------------------------------------------------------------------------------------
 
-    def action_now(self) -> None:
-        self._wanted.set()
+    def press(self, key: str) -> None:
+        self._note = ""
+        if self._question is not None:
+            self._answer(key)
+        elif self._is_typing:
+            self._type(key)
+        elif (act := ACTIONS.get(key)) is not None:
+            act(self)
 
-    def action_interrupt(self) -> None:
-        self.exit(signal.SIGINT)
+    def _type(self, key: str) -> None:
+        if key == "enter":
+            self._is_typing, self._focus = False, "jobs"
+        elif key == "escape":
+            self.less()
+        elif key == "backspace":
+            self._filter(self._pattern[:-1])
+        elif key == "space" or len(key) == 1:
+            self._filter(self._pattern + (" " if key == "space" else key))
 
-    def action_decisions(self) -> None:
-        self._table("decisions").display = not self._table("decisions").display
+    def _filter(self, pattern: str) -> None:
+        self._pattern = pattern
+        for state in self._panes.values():
+            state.choice = state.choice._replace(pattern=pattern)
+        self._fill()
+        self._tell()
 
-    def action_legend(self) -> None:
-        self._at("#legend", Static).display = not self._at("#legend", Static).display
+    def filter(self) -> None:
+        self._is_typing = True
 
-    def action_toggle_keys(self) -> None:
-        if self.screen.query("HelpPanel"):
-            self.action_hide_help_panel()
-        else:
-            self.action_show_help_panel()
-
-    def action_less(self) -> None:
+    def less(self) -> None:
         """Closes, on Escape, the filter first, then the details."""
-        entry = self._at("#filter", Input)
-        if entry.display:
-            entry.value = ""
-            entry.display = False
-            self._chosen.focus()
+        if self._is_typing or self._pattern:
+            self._is_typing = False
+            self._filter("")
         else:
-            self.screen_stack[0].remove_class("-details")
+            self._shows = ""
 
-    def action_filter(self) -> None:
-        entry = self._at("#filter", Input)
-        entry.display = True
-        entry.focus()
+    def quit(self) -> None:
+        self.is_over = True
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        for name in PANES:
-            table = self._table(name)
-            table.choice = table.choice._replace(pattern=event.value)
-        self._draw()
+    def move(self, by: int) -> None:
+        self._pane.move_to(self._pane.cursor + by)
+        self._tell()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.input.display = bool(event.value)
-        self._table("jobs").focus()
+    def page(self, by: int) -> None:
+        """By a page: what is below the tables, where something is."""
+        if self._shows:
+            self._text_top += by
+        else:
+            self.move(by)
 
-    def action_sort(self) -> None:
-        self._choose(self._chosen, self._chosen.choice.next_sort(self._chosen.pane.titles))
+    def next_table(self, by: int) -> None:
+        names = self._visible()
+        at = names.index(self._focus) if self._focus in names else 0
+        self._focus = names[(at + by) % len(names)]
+        self._tell()
 
-    def action_reverse(self) -> None:
-        choice = self._chosen.choice
-        self._choose(self._chosen, choice._replace(is_reversed=not choice.is_reversed))
+    def show(self, kind: str) -> None:
+        """Opens the details; the list of keys closes when it is asked for again."""
+        self._shows = "" if kind == self._shows == "keys" else kind
+        self._text, self._text_top = Text(), 0
+        self._tell()
 
-    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        table = event.data_table
-        if isinstance(table, PaneTable):
-            self._choose(table, table.choice.sorted_by(table.pane.titles[event.column_index]))
+    def sort(self) -> None:
+        self._choose(self._pane.choice.next_sort(self._pane.pane.titles))
 
-    def _choose(self, table: PaneTable, choice: Choice) -> None:
-        table.choice = choice
-        self._draw()
+    def reverse(self) -> None:
+        self._choose(self._pane.choice._replace(is_reversed=not self._pane.choice.is_reversed))
 
-    @work
-    async def action_change(self, verb: JobVerb) -> None:
-        job = job_of(self._moment, self._table("jobs").selected)
-        if job is None or self._chosen.id != "jobs":
-            self.notify("select a job first", severity="warning")
+    def _choose(self, choice: Choice) -> None:
+        self._pane.choice = choice
+
+    def flip(self, what: str) -> None:
+        """Shows the legend or the decisions, or hides them."""
+        self._flipped ^= {what}
+        if self._focus not in self._visible():
+            self._focus = "jobs"
+
+    def change(self, verb: JobVerb) -> None:
+        """Asks whether it should be; nothing is changed without a yes."""
+        job = job_of(self._moment, self._pane.selected) if self._focus == "jobs" else None
+        if job is None:
+            self._note = "select a job first"
             return
         if verb == "hold" and job.phase is Phase.HELD:
             verb = "release"
-        if why := refusal(verb, job):
-            self.notify(why, severity="warning", markup=False)
-        elif await self.push_screen_wait(ChangeQuestion(verb, job)):
-            try:
-                self.notify(await self._ask(self._asks.change, verb, job.job_id), markup=False)
-            except (Unreachable, Refusal) as error:
-                self.notify(texts.one_line(str(error)), severity="error", markup=False)
-            self.action_now()
+        self._note = refusal(verb, job)
+        self._question = None if self._note else (verb, job)
+
+    def _answer(self, key: str) -> None:
+        assert self._question is not None
+        (verb, job), self._question = self._question, None
+        if key == "y":
+            self._ask(partial(self._asks.change, verb, job.job_id), self._changed)
+
+    def _changed(self, answer: Future[Any]) -> None:
+        try:
+            self._note = answer.result()
+        except (Unreachable, Refusal) as error:
+            self._note = texts.one_line(str(error))
+        self.look()
 
 
-def run(asks: Asks, first: Moment, every_s: float) -> int:
-    """Runs until the person ends it. Returns the signal that ended it, or 0.
+KEYS: Final[tuple[tuple[str, str, Callable[[TopScreen], None]], ...]] = (
+    ("q", "Quit", TopScreen.quit),
+    ("enter", "Details", lambda screen: screen.show("page")),
+    ("/", "Filter", TopScreen.filter),
+    ("s", "Sort", TopScreen.sort),
+    ("r", "Reverse", TopScreen.reverse),
+    ("l", "Log", lambda screen: screen.show("log")),
+    ("c", "Cancel", lambda screen: screen.change("cancel")),
+    ("h", "Hold", lambda screen: screen.change("hold")),
+    ("?", "Keys", lambda screen: screen.show("keys")),
+    ("i", "Legend", lambda screen: screen.flip("legend")),
+    ("d", "Decisions", lambda screen: screen.flip("decisions")),
+    ("space", "Look again", TopScreen.look),
+    ("escape", "Close details, show all", TopScreen.less),
+    ("tab", "Next table", lambda screen: screen.next_table(1)),
+    ("shift+tab", "Table before", lambda screen: screen.next_table(-1)),
+    ("up, k", "Up", lambda screen: screen.move(-1)),
+    ("down, j", "Down", lambda screen: screen.move(1)),
+    ("home, g", "First", lambda screen: screen.move(-MANY)),
+    ("end, G", "Last", lambda screen: screen.move(MANY)),
+    ("pageup", "Page up", lambda screen: screen.page(-PAGE_LINES)),
+    ("pagedown", "Page down", lambda screen: screen.page(PAGE_LINES)),
+)
+FOOT_KEYS: Final = 9
+"""So many of them are named at the foot of the screen."""
+ACTIONS: Final = {key: act for keys, _, act in KEYS for key in keys.split(", ")}
 
-    Raises:
-        RuntimeError: textual ended by a defect, which it has printed.
-    """
-    app = TopScreen(asks, first, every_s)
-    try:
-        number = app.run()
-    finally:
-        app.close()
-    if app.return_code:
-        raise RuntimeError("the screen ended by a defect")
-    return number or 0
+
+def _keys_in_words() -> Text:
+    return Text("\n".join(f"{key:<10} {what}" for key, what, _ in KEYS))

@@ -1,24 +1,16 @@
-"""Measure jobs through the product: each is queued once to be profiled (`profiling="only"`), in a private
-cluster of its own; and the uninterrupted run that the preempted job is compared with.
+"""Measure the demo's jobs through the product: each is queued once to be profiled (`profiling="only"`), in a
+private cluster of its own.
 
 Rule: as `cotenant profile` has it: every job is alone on the devices that the agent gave it, and leaves when
-its profile is complete; nothing is assumed, and a job without a profile is an error that says why. The
-uninterrupted run is the same command, world size, threads and schedule of accumulation steps, as plain
-processes with the variables that torch reads; no controller, no agent, no checkpoint. Whatever happens, none
-is left running.
+its profile is complete; nothing is assumed, and a job without a profile is an error that says why.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +20,9 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import WARM_UP, WARM_UP_STEPS, DemoJob, MeasuredJob
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.profile_series import measured_only
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
+from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
+from cotenant.controller.present.units import plural
 from cotenant.controller.wire import clients as wire
 
 MANY_STEPS: Final = 1_000_000
@@ -52,8 +44,6 @@ LARGE_BLOCKS_APART: Final = {
 huge pages, where the kernel offers them, for in small ones this would take most of the time."""
 SLOW_DISK: Final = {"DEMO_LINK_KIB_PER_S": "48"}
 """Jobs that read from the slow disk leave their device idle more than half of the time."""
-
-POLL_S: Final = 0.05
 
 
 class NotMeasured(Exception):
@@ -153,31 +143,20 @@ def measure_profiles(
     """Measures what each job needs, by name; several at a time where there are devices for it.
 
     Args:
-        told: called as each is done.
+        told: called with each, in order.
 
     Raises:
         NotMeasured: one has no step time at its whole batch.
     """
+    within_s = len(specs) * (cluster.profile_s + JOB_TIMEOUT_S)
+    found: dict[str, Profile] = {}
     with Client(cluster.endpoint) as client:
         asked = [client.ask(wire.Submit(specs=(measured_only(spec, cluster.profile_s),))) for spec in specs]
-        left = {reply.job_ids[0]: spec.name for reply, spec in zip(asked, specs, strict=True)}
-        return _collect_profiles(client, left, told, len(specs) * (cluster.profile_s + JOB_TIMEOUT_S))
-
-
-def _collect_profiles(
-    client: Client, left: Mapping[JobId, str], told: Callable[[str, Profile], None], within_s: float
-) -> dict[str, Profile]:
-    found: dict[str, Profile] = {}
-    for _ in range(int(within_s / LOOK_S)):
-        for job in client.ask(wire.WaitJobs(job_ids=tuple(left), timeout_s=LOOK_S)).jobs:
-            if job.phase in ENDED and left[job.job_id] not in found:
-                profile = _profile_of(client.ask(wire.ShowJob(job_id=job.job_id)))
-                found[left[job.job_id]] = profile
-                told(left[job.job_id], profile)
-        if len(found) == len(left):
-            return found
-    late = ", ".join(name for name in left.values() if name not in found)
-    raise NotMeasured(f"{late}: no end after {within_s:.0f} s")
+        for reply, spec in zip(asked, specs, strict=True):
+            client.ask(wire.WaitJobs(job_ids=reply.job_ids, timeout_s=within_s))
+            found[spec.name] = _profile_of(client.ask(wire.ShowJob(job_id=reply.job_ids[0])))
+            told(spec.name, found[spec.name])
+    return found
 
 
 def _profile_of(shown: wire.Shown) -> Profile:
@@ -193,15 +172,10 @@ def _describe_profile(job: DemoJob, profile: Profile) -> str:
     assert whole is not None
     halved = "not measured" if half is None else f"{half.step_s * 1e3:.0f} ms, {half.memory_mib:.0f} MiB"
     busy = "" if profile.duty_cycle is None else f", busy {profile.duty_cycle:.0%} of the time"
-    workers = f"{job.workers} worker" + ("s" if job.workers > 1 else "")
     return (
-        f"{job.script:<15} {workers:<10} {whole.step_s * 1e3:5.0f} ms a step, {whole.memory_mib:.0f} MiB "
-        f"(half batch: {halved}){busy}"
+        f"{job.script:<15} {plural(job.workers, 'worker'):<10} {whole.step_s * 1e3:5.0f} ms a step, "
+        f"{whole.memory_mib:.0f} MiB (half batch: {halved}){busy}"
     )
-
-
-class ReferenceFailed(Exception):
-    """The uninterrupted run did not finish; the text says why."""
 
 
 def schedule_of(attempts: Sequence[wire.AttemptView]) -> str:
@@ -211,102 +185,3 @@ def schedule_of(attempts: Sequence[wire.AttemptView]) -> str:
         steps = {start: s for start, s in steps.items() if start < attempt.start_step}
         steps[attempt.start_step] = attempt.accumulation_steps
     return ",".join(f"{start}:{s}" for start, s in sorted(steps.items()))
-
-
-def run_uninterrupted(
-    measured: MeasuredJob,
-    slots: Sequence[tuple[int, ...]],
-    schedule: str,
-    folder: Path,
-    timeout_s: float,
-    env: Mapping[str, str] | None = None,
-) -> str:
-    """Train once from the first to the last step, with `env` beside the demo's environment; returns the
-    parameters' SHA-256.
-
-    Raises:
-        ReferenceFailed: a rank failed, or the time ran out.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    result = folder / "result.json"
-    argv = measured.job.argv(sys.executable, measured.steps, result)
-    given = {**job_environment(), **(env or {}), ENV_ACCUMULATION_SCHEDULE: schedule}
-    run_ranks(argv, slots[: measured.job.workers], folder, timeout_s, given)
-    sha256: str = json.loads(result.read_text())["parameters_sha256"]
-    return sha256
-
-
-def run_ranks(
-    argv: Sequence[str],
-    slots: Sequence[tuple[int, ...]],
-    folder: Path,
-    timeout_s: float,
-    env: Mapping[str, str],
-) -> None:
-    """Runs one plain process per slot, on its cores, until all have ended.
-
-    Raises:
-        ReferenceFailed: one failed, or the time ran out.
-    """
-    port = _free_port()
-    with ExitStack() as stack:
-        ranks = [
-            stack.enter_context(PlainRank(argv, rank, slots, folder, {**env, "MASTER_PORT": str(port)}))
-            for rank in range(len(slots))
-        ]
-        deadline_s = time.monotonic() + timeout_s
-        while any(rank.process.poll() is None for rank in ranks):
-            if any(rank.process.returncode for rank in ranks):
-                break
-            if time.monotonic() > deadline_s:
-                raise ReferenceFailed(f"{Path(argv[1]).name}: no end after {timeout_s:.0f} s")
-            time.sleep(POLL_S)
-        for number, rank in enumerate(ranks):
-            if rank.process.returncode:
-                raise ReferenceFailed(f"{Path(argv[1]).name}: rank {number} failed: {rank.last_line()}")
-
-
-class PlainRank:
-    """A rank in a process group that ends with it."""
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        rank: int,
-        slots: Sequence[tuple[int, ...]],
-        folder: Path,
-        env: Mapping[str, str],
-    ) -> None:
-        self._output = folder / f"rank-{rank}.out"
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(slots), "LOCAL_WORLD_SIZE": len(slots)}
-        threads = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(len(slots[rank]))}
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                argv,
-                env={**env, **threads, **{name: str(value) for name, value in place.items()}},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        with suppress(ProcessLookupError):  # Already gone: its exit code tells.
-            os.sched_setaffinity(self.process.pid, slots[rank])
-
-    def __enter__(self) -> PlainRank:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-    def last_line(self) -> str:
-        lines = self._output.read_text(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else "it printed nothing"
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

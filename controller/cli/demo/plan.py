@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 
 import msgspec
 
 from cotenant.controller.performance import Profile
 
-WORKLOADS = Path(__file__).parent / "workloads"
+WORKLOADS = Path(str(resources.files("cotenant.examples")))
+"""`examples/demo` of the source tree."""
 CHECKPOINT_SLACK_MIB = 32
 """Measured peaks vary a little from run to run."""
 
 
-class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
+class DemoJob(msgspec.Struct, frozen=True):
     """A submission of the demo: a training script, its workers, and the training time aimed at."""
 
     name: str
     script: str
-    workers: int
     batch_size: int
     """Twice an odd number: such a batch splits in two and no further, and measuring it ends with that."""
     train_s: float
     about: str
-    act: int
+    workers: int = 1
     seed: int = 0
     options: tuple[str, ...] = ()
     """Further options of the script."""
@@ -76,75 +77,29 @@ class MeasuredJob(msgspec.Struct, frozen=True, kw_only=True):
         return point.memory_mib
 
 
-SONNETS = DemoJob(
-    name="sonnets",
-    script="language_model",
-    workers=1,
-    batch_size=30,
-    train_s=20.0,
-    about="a language model on Shakespeare's sonnets",
-    act=1,
-)
+SONNETS = DemoJob("sonnets", "language_model", 30, 20.0, "a language model on Shakespeare's sonnets")
 DIGITS = DemoJob(
-    name="digits",
-    script="compute_bound",
-    workers=1,
-    batch_size=62,
-    train_s=20.0,
-    about="compute-bound: a convolutional network on handwritten digits",
-    act=1,
+    "digits", "compute_bound", 62, 20.0, "compute-bound: a convolutional network on handwritten digits"
 )
 LOADER = DemoJob(
-    name="slow-loader",
-    script="loader_bound",
-    workers=1,
-    batch_size=30,
-    train_s=6.0,
-    about="bound by its data loader, which waits for slow storage",
-    act=1,
+    "slow-loader", "loader_bound", 30, 6.0, "bound by its data loader, which waits for slow storage"
 )
 MEMORY = DemoJob(
-    name="big-batch",
-    script="memory_heavy",
-    workers=1,
-    batch_size=254,
-    train_s=4.0,
-    about="memory-heavy: large activations, and samples from slow storage",
-    act=1,
+    "big-batch",
+    "memory_heavy",
+    254,
+    4.0,
+    "memory-heavy: large activations, and samples from slow storage",
     options=("--slow-disk",),
 )
 LONG_GANG = DemoJob(
-    name="long-gang",
-    script="language_model",
-    workers=2,
-    batch_size=30,
-    train_s=7.0,
-    about="the same language model on two devices",
-    act=2,
-    seed=1,
+    "long-gang", "language_model", 30, 7.0, "the same language model on two devices", workers=2, seed=1
 )
-URGENT = DemoJob(
-    name="urgent",
-    script="compute_bound",
-    workers=1,
-    batch_size=62,
-    train_s=3.0,
-    about="a short job that cannot wait",
-    act=2,
-    seed=2,
-)
-BRIEF = DemoJob(
-    name="brief",
-    script="loader_bound",
-    workers=1,
-    batch_size=30,
-    train_s=2.5,
-    about="another short one, for the device next to it",
-    act=2,
-    seed=3,
-)
+URGENT = DemoJob("urgent", "compute_bound", 62, 3.0, "a short job that cannot wait", seed=2)
+BRIEF = DemoJob("brief", "loader_bound", 30, 2.5, "another short one, for the device next to it", seed=3)
+"""The first four are act 1, where jobs share; the others act 2, where one is preempted."""
 
-WARM_UP = msgspec.structs.replace(LONG_GANG, name="warm-up", about="before the acts", act=0)
+WARM_UP = msgspec.structs.replace(LONG_GANG, name="warm-up", about="before the acts")
 WARM_UP_STEPS = 8
 """What it imports is kept ready for the jobs that follow: they start warm."""
 

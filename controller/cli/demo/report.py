@@ -1,5 +1,5 @@
-"""What the demo says at the end, from the controller's answers: `report.json` (schema `demo/1`), a table, a
-picture, and whether it kept its word. Pure but for reading result files.
+"""What the demo says at the end, from the controller's answers: `report.json` (schema `demo/1`), tables, and
+whether it kept its word. Pure but for reading result files.
 
 Rule: fields come from what the jobs did; a job that did not finish has null where it has no number.
 """
@@ -7,20 +7,20 @@ Rule: fields come from what the jobs did; a job that did not finish has null whe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from cotenant.controller.cli.demo.others import OthersLoad
-from cotenant.controller.timeline import DeviceRow, JobTimes, Timeline, attempt_times
-from cotenant.controller.timeline import timeline_of as drawn_of
+from cotenant.controller.domain import Phase
+from cotenant.controller.present import screen
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire import wall_s
 
-if TYPE_CHECKING:
-    from rich.table import Table
+T = TypeVar("T", bound=msgspec.Struct)
 
 SCHEMA: Final = "demo/1"
 
@@ -102,207 +102,176 @@ def to_json(report: DemoReport) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
+CHECKS: Final[tuple[tuple[str, Callable[[JobReport], bool]], ...]] = (
+    ("did not finish", lambda job: job.finished),
+    (
+        "was preempted and has no uninterrupted run to compare with",
+        lambda job: job.preemptions == 0 or job.uninterrupted_sha256 is not None,
+    ),
+    (
+        "resumed to other parameters ({mine}) than an uninterrupted run ({whole})",
+        lambda job: job.uninterrupted_sha256 in (None, job.parameters_sha256),
+    ),
+)
+"""What must hold of every job, each after what is said where it does not."""
+
+SHOWN: Final[tuple[tuple[str, Callable[[DemoReport], bool]], ...]] = (
+    ("no two jobs trained together: none would have ended sooner that way", lambda all: bool(all.shared)),
+    (
+        "no job was preempted, so no resume was shown",
+        lambda all: any(job.preemptions for job in all.jobs),
+    ),
+)
+"""What the jobs may happen not to do on a machine, each after what is said then."""
+
+
 def failures(report: DemoReport) -> tuple[str, ...]:
     """Why the demo must not exit with 0; empty when every job finished and each resume was exact."""
-    found = [f"job {each.job} did not finish" for each in report.jobs if not each.finished]
-    for each in report.jobs:
-        if each.preemptions == 0:
-            continue
-        if each.uninterrupted_sha256 is None:
-            found.append(f"job {each.job} was preempted and has no uninterrupted run to compare with")
-        elif each.uninterrupted_sha256 != each.parameters_sha256:
-            found.append(
-                f"job {each.job} resumed to other parameters ({_short(each.parameters_sha256)}) than an "
-                f"uninterrupted run ({_short(each.uninterrupted_sha256)})"
-            )
-    return tuple(found)
-
-
-def not_shown(report: DemoReport) -> tuple[str, ...]:
-    """What the jobs happened not to do on this machine, a sentence each."""
-    found = []
-    if not report.shared:
-        found.append("no two jobs trained together: none would have ended sooner that way")
-    if not any(each.preemptions for each in report.jobs):
-        found.append("no job was preempted, so no resume was shown")
-    return tuple(found)
-
-
-HEADINGS: Final = (
-    "job",
-    "devices",
-    "co-tenant",
-    "accum.",
-    "preempted",
-    "waiting",
-    "loading",
-    "running",
-    "final loss",
-    "exact resume",
-)
-_RIGHT: Final = frozenset(
-    (
-        *("accum.", "preempted", "waiting", "loading", "running", "final loss"),
-        *("steps", "predicted", "measured", "alone", "device-s won"),
+    return tuple(
+        f"job {job.job} "
+        + said.format(mine=_short(job.parameters_sha256), whole=_short(job.uninterrupted_sha256))
+        for said, holds in CHECKS
+        for job in report.jobs
+        if not holds(job)
     )
-)
-
-
-def cells(job: JobReport) -> tuple[str, ...]:
-    """A job's row under `HEADINGS`."""
-    exact = "-"
-    if job.uninterrupted_sha256 is not None:
-        exact = "yes" if job.uninterrupted_sha256 == job.parameters_sha256 else "NO"
-    return (
-        job.job,
-        ", ".join(job.devices) or "-",
-        ", ".join(job.co_tenants) or "-",
-        f"s = {job.accumulation_steps}",
-        str(job.preemptions),
-        f"{job.wait_s:.1f} s",
-        f"{job.load_s:.1f} s",
-        f"{job.run_s:.1f} s",
-        "-" if job.final_loss is None else f"{job.final_loss:.4f}",
-        exact,
-    )
-
-
-def rich_table(report: DemoReport) -> Table:
-    """The table of the report's jobs for a terminal."""
-    from rich.table import Table
-
-    table = Table(header_style="bold")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right" if heading in _RIGHT else "left")
-    for job in report.jobs:
-        style = "" if job.finished else "red"
-        table.add_row(*cells(job), style=style)
-    return table
-
-
-def plain_table(report: DemoReport) -> str:
-    """The table of the report's jobs for a file or a pipe."""
-    return aligned_table([HEADINGS, *(cells(job) for job in report.jobs)])
-
-
-SHARED_HEADINGS: Final = ("job", "beside", "steps", "predicted", "measured", "alone", "device-s won")
-
-
-def what_sharing_brought(report: DemoReport) -> str:
-    """Whether the policies kept their word, in the columns of `show` and `report`."""
-    if not report.shared:
-        return ""
-    rows = [
-        (
-            each.job,
-            " and ".join(each.beside),
-            f"{each.steps:.0f}",
-            _seconds(each.predicted_s),
-            _seconds(each.measured_s),
-            _seconds(each.alone_s),
-            "-" if each.won_device_s is None else f"{each.won_device_s:+.1f}",
-        )
-        for each in report.shared
-    ]
-    known = [each.won_device_s for each in report.shared if each.won_device_s is not None]
-    lines = ["What sharing brought: three times for the same steps", aligned_table([SHARED_HEADINGS, *rows])]
-    if known:
-        verb = "won" if sum(known) >= 0.0 else "lost"
-        lines.append(f"in all {abs(sum(known)):.1f} device-seconds {verb} against taking turns\n")
-    lines += map(_slowdown_line, report.shared)
-    lines += [
-        f"average completion of {each.job} and {each.beside}: promised {each.promised_s:.1f} s, took "
-        f"{_seconds(each.took_without_load_s)}, and {_seconds(each.took_s)} with the load of {each.job}; one "
-        f"after the other, {each.sequential_s:.1f} s expected\n"
-        for each in report.promises
-    ]
-    if report.others is not None:
-        lines.append(f"{report.others.sentence()}\n")
-    return lines[0] + "\n" + "".join(lines[1:])
-
-
-def _seconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:.1f} s"
-
-
-def _slowdown_line(row: BesideReport) -> str:
-    """How many times as long as alone it took."""
-    if not row.alone_s:
-        return ""
-    predicted = "" if row.predicted_s is None else f", {row.predicted_s / row.alone_s:.2f} predicted"
-    ratio = row.measured_s / row.alone_s
-    return f"{row.job} beside {' and '.join(row.beside)}: {ratio:.2f} times as long as alone{predicted}\n"
-
-
-def aligned_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table of words, the headings first."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        shown = (
-            cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
-            for cell, width, heading in zip(row, widths, rows[0], strict=True)
-        )
-        lines.append("  ".join(shown).rstrip())
-    return "\n".join(lines) + "\n"
 
 
 def _short(sha256: str | None) -> str:
     return "none" if sha256 is None else sha256[:12]
 
 
-def job_reports(shown: Sequence[wire.Shown], results: Path, uninterrupted: dict[str, str]) -> DemoReport:
+def not_shown(report: DemoReport) -> tuple[str, ...]:
+    """What the jobs happened not to do on this machine, a sentence each."""
+    return tuple(said for said, was_shown in SHOWN if not was_shown(report))
+
+
+def _exact(job: JobReport) -> str:
+    if job.uninterrupted_sha256 is None:
+        return NONE
+    return "yes" if job.uninterrupted_sha256 == job.parameters_sha256 else "NO"
+
+
+def _seconds(seconds: float | None) -> str:
+    return NONE if seconds is None else f"{seconds:.1f} s"
+
+
+JOBS: Final = (
+    Column("job", lambda job: job.job, colour=lambda job: "" if job.finished else "red"),
+    Column("devices", lambda job: ", ".join(job.devices)),
+    Column("co-tenant", lambda job: ", ".join(job.co_tenants)),
+    Column("accum.", lambda job: f"s = {job.accumulation_steps}", right=True),
+    Column("preempted", lambda job: str(job.preemptions), right=True),
+    Column("waiting", lambda job: _seconds(job.wait_s), right=True),
+    Column("loading", lambda job: _seconds(job.load_s), right=True),
+    Column("running", lambda job: _seconds(job.run_s), right=True),
+    Column("final loss", lambda job: "" if job.final_loss is None else f"{job.final_loss:.4f}", right=True),
+    Column("exact resume", _exact),
+)
+SHARED: Final = (
+    Column("job", lambda row: row.job),
+    Column("beside", lambda row: " and ".join(row.beside)),
+    Column("steps", lambda row: f"{row.steps:.0f}", right=True),
+    Column("predicted", lambda row: _seconds(row.predicted_s), right=True),
+    Column("measured", lambda row: _seconds(row.measured_s), right=True),
+    Column("alone", lambda row: _seconds(row.alone_s), right=True),
+    Column(
+        "device-s won",
+        lambda row: "" if row.won_device_s is None else f"{row.won_device_s:+.1f}",
+        right=True,
+    ),
+)
+
+
+def job_table(report: DemoReport) -> str:
+    return screen.table(JOBS, report.jobs, None)
+
+
+def what_sharing_brought(report: DemoReport) -> str:
+    """Whether the policies kept their word: three times in a row, as in `show` and `report`, and promises."""
+    if not report.shared:
+        return ""
+    lines = [
+        "What sharing brought: three times for the same steps",
+        screen.table(SHARED, report.shared, None),
+    ]
+    known = [each.won_device_s for each in report.shared if each.won_device_s is not None]
+    if known:
+        verb = "won" if sum(known) >= 0.0 else "lost"
+        lines.append(f"in all {abs(sum(known)):.1f} device-seconds {verb} against taking turns")
+    lines += [_slowdown(each, each.alone_s) for each in report.shared if each.alone_s]
+    lines += [
+        f"average completion of {each.job} and {each.beside}: promised {each.promised_s:.1f} s, took "
+        f"{_seconds(each.took_without_load_s)}, and {_seconds(each.took_s)} with the load of {each.job}; one "
+        f"after the other, {each.sequential_s:.1f} s expected"
+        for each in report.promises
+    ]
+    if report.others is not None:
+        lines.append(report.others.sentence())
+    return "\n".join(lines) + "\n"
+
+
+def _slowdown(row: BesideReport, alone_s: float) -> str:
+    """How many times as long as alone it took."""
+    predicted = "" if row.predicted_s is None else f", {row.predicted_s / alone_s:.2f} predicted"
+    beside = " and ".join(row.beside)
+    return f"{row.job} beside {beside}: {row.measured_s / alone_s:.2f} times as long as alone{predicted}"
+
+
+def report_of(shown: Sequence[wire.Shown], results: Path, uninterrupted: dict[str, str]) -> DemoReport:
     """The report on the jobs, one entry per job, in order of submission."""
     names = {s.job.job_id: s.job.name for s in shown}
-    reports = []
-    for s in shown:
-        result = read_result(results / f"{s.job.name}.json")
-        loss, sha256 = result.get("final_loss"), result.get("parameters_sha256")
-        devices = dict.fromkeys(device for attempt in s.attempts for device in attempt.devices)
-        reports.append(
-            JobReport(
-                job=s.job.name,
-                devices=tuple(device.rpartition("/")[2] for device in devices),
-                co_tenants=tuple(names.get(other, other) for other in s.job.co_tenants_ever),
-                accumulation_steps=max((a.accumulation_steps for a in s.attempts), default=1),
-                preemptions=s.job.preemptions,
-                wait_s=round(s.job.wait_s, 3),
-                load_s=round(s.job.load_s, 3),
-                run_s=round(s.job.run_s, 3),
-                pause_s=round(s.job.pause_s, 3),
-                final_loss=loss if isinstance(loss, float) and s.job.phase == "done" else None,
-                parameters_sha256=sha256 if isinstance(sha256, str) and s.job.phase == "done" else None,
-                uninterrupted_sha256=uninterrupted.get(s.job.name),
-            )
-        )
     return DemoReport(
-        jobs=tuple(reports),
+        jobs=tuple(_job(s, names, results, uninterrupted) for s in shown),
         shared=tuple(
-            BesideReport(
+            _take(
+                BesideReport,
+                row,
                 job=s.job.name,
                 beside=tuple(names.get(other, other) for other in row.beside),
                 steps=round(row.steps, 1),
-                predicted_s=row.predicted_s,
-                measured_s=row.measured_s,
-                alone_s=row.alone_s,
-                won_device_s=row.won_device_s,
             )
             for s in shown
             for row in s.job.shared
         ),
         promises=tuple(
-            PromiseReport(
+            _take(
+                PromiseReport,
+                each,
                 job=s.job.name,
                 beside=names.get(each.beside, each.beside),
-                promised_s=each.promised_s,
-                took_s=each.took_s,
                 load_s=round(s.job.load_s, 3),
-                sequential_s=each.sequential_s,
             )
             for s in shown
             for each in s.job.promises
         ),
     )
+
+
+def _job(s: wire.Shown, names: dict[Any, str], results: Path, uninterrupted: dict[str, str]) -> JobReport:
+    result = read_result(results / f"{s.job.name}.json") if s.job.phase is Phase.DONE else {}
+    loss, sha256 = result.get("final_loss"), result.get("parameters_sha256")
+    devices = dict.fromkeys(device for attempt in s.attempts for device in attempt.devices)
+    return _take(
+        JobReport,
+        s.job,
+        job=s.job.name,
+        devices=tuple(device.rpartition("/")[2] for device in devices),
+        co_tenants=tuple(names.get(other, other) for other in s.job.co_tenants_ever),
+        accumulation_steps=max((a.accumulation_steps for a in s.attempts), default=1),
+        wait_s=round(s.job.wait_s, 3),
+        load_s=round(s.job.load_s, 3),
+        run_s=round(s.job.run_s, 3),
+        pause_s=round(s.job.pause_s, 3),
+        final_loss=loss if isinstance(loss, float) else None,
+        parameters_sha256=sha256 if isinstance(sha256, str) else None,
+        uninterrupted_sha256=uninterrupted.get(s.job.name),
+    )
+
+
+def _take(kind: type[T], view: object, **own: object) -> T:
+    """A report of a view: what it has of its own, and all other fields as the view has them."""
+    fields = {name: getattr(view, name) for name in kind.__struct_fields__ if name not in own}
+    return kind(**own, **fields)
 
 
 def read_result(path: Path) -> dict[str, object]:
@@ -312,29 +281,3 @@ def read_result(path: Path) -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return result if isinstance(result, dict) else {}
-
-
-def timeline_of(
-    shown: Sequence[wire.Shown],
-    nodes: Sequence[wire.NodeView],
-    policies: Sequence[tuple[float, str]],
-    subtitle: str,
-) -> Timeline:
-    """The content of the timeline picture; time 0 is the first submission."""
-    jobs = [
-        JobTimes(
-            job=s.job.name,
-            name=s.job.name,
-            submitted_s=s.job.submitted_s,
-            known_to_s=max((a.ended_s for a in s.attempts if a.ended_s is not None), default=wall_s(s.now)),
-            has_ended=True,
-            attempts=attempt_times(s.attempts),
-        )
-        for s in shown
-    ]
-    devices = [
-        DeviceRow(device=d.device_id, about=f"{len(d.cores)} core, {d.memory_mib} MiB declared")
-        for node in nodes
-        for d in node.devices
-    ]
-    return drawn_of(jobs, devices, policies, title="cotenant demo", subtitle=subtitle)

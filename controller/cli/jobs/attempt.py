@@ -3,6 +3,10 @@
 Rule: it is a job to the command, and only the job protocol speaks with it. While a stop is being agreed on,
 the command's pace is nought, so that a short script cannot be too fast for it. What the command prints goes
 to standard error.
+
+This is no supervisor, and none can stand in for it: a supervisor stops its ranks as soon as all can, and ends
+one that refuses. A trial stops after steps that were chosen before (an epoch's last one), and goes on after a
+refusal, which is a result.
 """
 
 from __future__ import annotations

@@ -23,14 +23,7 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.jobs.profile_view import (
-    FAMILY_COLUMNS,
-    KNOWN_COLUMNS,
-    families_of,
-    known_page,
-    series_json,
-    series_table,
-)
+from cotenant.controller.cli.jobs import profile_view
 from cotenant.controller.cli.jobs.run import ensure_controller
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.client.asking import PATIENCE_S, asking
@@ -98,9 +91,9 @@ def measure(
         completed = run.to_the_end()
         results = run.results()
     if as_json or form == "json":
-        write_json(series_json(plan, results))
+        write_json(profile_view.series_json(plan, results))
     else:
-        screen.say(series_table(results))
+        screen.say(profile_view.series_table(results))
         screen.tell(plan.account(results))
     if not completed:
         return ended_by()
@@ -124,9 +117,9 @@ def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile],
     is_table = form == "table"
     listing = Listing(
         noun="known-profile",
-        rows=families_of(rows) if is_table else rows,
+        rows=profile_view.families_of(rows) if is_table else rows,
         identity=lambda each: each.key,
-        columns=FAMILY_COLUMNS if is_table else KNOWN_COLUMNS,
+        columns=profile_view.FAMILY_COLUMNS if is_table else profile_view.KNOWN_COLUMNS,
         extra={"more": reply.more, "profile_s": reply.profile_s},
         nothing="no profiles are kept yet",
     )
@@ -154,7 +147,7 @@ def show_profile(
             "`cotenant profile list` shows them",
         )
     one: wire.KnownProfile = found[0]
-    show_one(form, one, one.key, one, known_page)
+    show_one(form, one, one.key, one, profile_view.known_page)
 
 
 @profile.part("forget")

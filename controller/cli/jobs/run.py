@@ -26,6 +26,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from cotenant.controller import domain
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.forwarding import PortPair
@@ -34,17 +35,7 @@ from cotenant.controller.cli.jobs.terminal_session import TerminalSession, windo
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.client.output import ROUND_S, ErrorOutput, Follower, Missing, OutputPiece
-from cotenant.controller.domain import (
-    ENDED,
-    HostState,
-    InputFile,
-    JobId,
-    JobSpec,
-    Phase,
-    launcher_of,
-    own_command,
-    texts,
-)
+from cotenant.controller.domain import texts
 from cotenant.controller.present.etas import describe_eta
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.jobs import devices
@@ -115,7 +106,11 @@ def run(
 def terminal_launch(command: Sequence[str], flags: Options) -> Options:
     """The option by which a command on a terminal is one process on all its GPUs, whatever its script does; a
     launcher is one by itself."""
-    if "gpus" not in flags or flags["gpus"].value.most == 1 or launcher_of(own_command(command)):
+    if (
+        "gpus" not in flags
+        or flags["gpus"].value.most == 1
+        or domain.launcher_of(domain.own_command(command))
+    ):
         return {}
     return {"launch": Given(value="process", where="a terminal")}
 
@@ -171,7 +166,9 @@ def request_with_streams(request: wire.Submit, endpoint: str | None) -> wire.Sub
     return msgspec.structs.replace(request, specs=(msgspec.structs.replace(spec, launch=launch),))
 
 
-def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[InputFile | None, str]:
+def standard_input(
+    stream: int, spec: domain.JobSpec, endpoint: str | None
+) -> tuple[domain.InputFile | None, str]:
     """What the job is to read, or why it cannot have what we have. Of a terminal or of /dev/null nobody
     expects it. A stream is a descriptor."""
     found = os.fstat(stream)
@@ -186,7 +183,7 @@ def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[In
         return None, "the controller is on another machine (a file there: `-- sh -c 'CMD < FILE'`)"
     offset = os.lseek(stream, 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
     path = f"/proc/{os.getpid()}/fd/{stream}"
-    return InputFile(path=path, device=found.st_dev, inode=found.st_ino, offset=offset), ""
+    return domain.InputFile(path=path, device=found.st_dev, inode=found.st_ino, offset=offset), ""
 
 
 class RunWatch:
@@ -195,7 +192,7 @@ class RunWatch:
     def __init__(
         self,
         client: Client,
-        job_id: JobId,
+        job_id: domain.JobId,
         quiet: bool,
         notes: Sequence[str],
         *,
@@ -324,10 +321,10 @@ class RunWatch:
         self._output.ends_line = self._errors.ends_line = True
 
     def _tell_change(self, job: wire.JobView) -> None:
-        if self._quiet or job.phase in ENDED:
+        if self._quiet or job.phase in domain.ENDED:
             return
         state = state_in_words(job)
-        has_eta = job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None
+        has_eta = job.phase is domain.Phase.QUEUED and job.eta is not None and job.eta.finish is not None
         text = f"job {job.job_id} ({job.name}) {state}{f'; {describe_eta(job.eta)}' if has_eta else ''}"
         told = _CHANGING.sub("", state), has_eta
         if is_terminal(sys.stderr) and job.phase not in AT_WORK:
@@ -344,7 +341,7 @@ class TerminalLeft(Exception):
 
 TERMINAL_ROUND_S: Final = 0.5
 """How soon a person learns that a terminal is there."""
-AT_WORK: Final = (Phase.LOADING, Phase.RUNNING)
+AT_WORK: Final = (domain.Phase.LOADING, domain.Phase.RUNNING)
 _CHANGING: Final = re.compile(r"\d+(?:\.\d+|[dhm]\d\d[hms]|s\b| (?:s|min|h|days)\b)")
 """Times and ratios of a reason, which are others at each look."""
 
@@ -357,7 +354,7 @@ def state_in_words(job: wire.JobView) -> str:
 
 
 def is_over(job: wire.JobView) -> bool:
-    return job.phase in ENDED or job.is_given_up
+    return job.phase in domain.ENDED or job.is_given_up
 
 
 def why(job: wire.JobView) -> str:
@@ -370,7 +367,7 @@ def why(job: wire.JobView) -> str:
 def exit_code(job: wire.JobView, cancelled_here: bool) -> int:
     """The exit code of a run: the job's own, or what a shell says of a command that was cut short; 125 if it
     never started."""
-    if job.phase is Phase.DONE or (cancelled_here and job.exit_code == OK):
+    if job.phase is domain.Phase.DONE or (cancelled_here and job.exit_code == OK):
         return job.exit_code or OK
     if cancelled_here and job.exit_code is None:
         return ended_by()
@@ -461,7 +458,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path, endpoint: str 
 def has_host(endpoint: str | None) -> bool:
     try:
         with asking(endpoint, timeout_s=2.0) as client:
-            return any(node.state is HostState.OK for node in client.ask(wire.ListNodes()).nodes)
+            return any(node.state is domain.HostState.OK for node in client.ask(wire.ListNodes()).nodes)
     except Problem as problem:
         if problem.code == "unreachable":
             return False

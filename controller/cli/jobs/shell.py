@@ -9,15 +9,9 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
+from cotenant.controller.cli.jobs import run
 from cotenant.controller.cli.jobs.forwarding import PortPair, port_pair
 from cotenant.controller.cli.jobs.login_shell import login_shell, shell_of_image
-from cotenant.controller.cli.jobs.run import (
-    RunWatch,
-    is_over,
-    request_with_terminal,
-    terminal_launch,
-    watch_terminal,
-)
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession
@@ -82,10 +76,10 @@ def shell(
     if not command:
         usual["name"], command = shell_of_image() if "image" in flags else login_shell()
     said = {key: Given(value=value, where="shell") for key, value in usual.items()}
-    said |= terminal_launch(command, flags)
+    said |= run.terminal_launch(command, flags)
     request = prepare_request(command, said | flags, endpoint, command_only=True)
     tell_how_it_ends(request.specs[0].time_limit_s or limit_s)
-    return watch_terminal(request_with_terminal(request), False, endpoint, ports)
+    return run.watch_terminal(run.request_with_terminal(request), False, endpoint, ports)
 
 
 def tell_how_it_ends(limit_s: float) -> None:
@@ -118,9 +112,9 @@ def attach(job: JobArgument, forward: ForwardFlag = None, endpoint: EndpointFlag
         found = client.ask(wire.ShowJob(job_id=JobId(job))).job
         if not found.spec.launch.terminal:
             raise Problem("usage", f"job {job} has no terminal", f"its output: cotenant logs -f {job}")
-        if is_over(found):
+        if run.is_over(found):
             raise Problem("refused", f"job {job} has ended", f"what it showed: cotenant logs {job}")
-        watch = RunWatch(
+        watch = run.RunWatch(
             client,
             found.job_id,
             False,

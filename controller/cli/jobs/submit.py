@@ -27,15 +27,8 @@ from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.present.screen import tell
+from cotenant.controller.submission import options
 from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
-from cotenant.controller.submission.options import (
-    CONTAINERS,
-    OPTIONS,
-    BadSubmission,
-    Option,
-    Options,
-    read,
-)
 from cotenant.controller.submission.problems import submission_problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
@@ -53,21 +46,21 @@ def takes_job_flags(verb: Callable[..., int | None]) -> Callable[..., int | None
     """Replaces the parameter `flags` by one command line option per job option."""
     own = inspect.signature(verb, eval_str=True)
     parameters = [each for each in own.parameters.values() if each.name != "flags"]
-    parameters += [_parameter(option) for option in OPTIONS]
+    parameters += [_parameter(option) for option in options.OPTIONS]
     parameters.append(_refused_container())
 
     @functools.wraps(verb)
     def command(**given: Any) -> int | None:
         if given.pop(_CONTAINER) is not None:
-            raise Problem("usage", f"--container: {CONTAINERS}")
-        written = {option: given.pop(_PREFIX + option.key) for option in OPTIONS}
+            raise Problem("usage", f"--container: {options.CONTAINERS}")
+        written = {option: given.pop(_PREFIX + option.key) for option in options.OPTIONS}
         return verb(flags=_read(written), **given)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 
-def _parameter(option: Option) -> inspect.Parameter:
+def _parameter(option: options.Option) -> inspect.Parameter:
     info = Declared(option.flags, metavar=option.metavar or None, help=_sentence(option.help))
     kind: Any = bool if option.switch else list[str] | None if option.repeat else str | None
     return inspect.Parameter(
@@ -87,21 +80,21 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _read(written: dict[Option, Any]) -> Options:
-    flags: Options = {}
+def _read(written: dict[options.Option, Any]) -> options.Options:
+    flags: options.Options = {}
     for each, value in written.items():
         if value in (None, False, []):
             continue
         texts = ("yes",) if each.switch else tuple(value) if each.repeat else (value,)
         try:
-            flags[each.key] = read(each, texts, each.flag)
-        except BadSubmission as error:
+            flags[each.key] = options.read(each, texts, each.flag)
+        except options.BadSubmission as error:
             raise submission_problem(error) from None
     return flags
 
 
 def prepare_request(
-    words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool
+    words: Sequence[str], flags: options.Options, endpoint: str | None, *, command_only: bool
 ) -> wire.Submit:
     """The request for one job or one array; notes go to the person at once.
 
@@ -116,7 +109,7 @@ def prepare_request(
 
 def prepared_submission(
     words: Sequence[str],
-    flags: Options,
+    flags: options.Options,
     endpoint: str | None,
     *,
     command_only: bool,
@@ -146,7 +139,7 @@ def prepared_submission(
     )
     try:
         made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
-    except BadSubmission as error:
+    except options.BadSubmission as error:
         raise submission_problem(error) from None
     for note in made.notes:
         tell(f"note: {note}")
@@ -185,7 +178,7 @@ WhatIfPolicyFlag = Annotated[
 @takes_job_flags
 def submit(
     context: click.Context,
-    flags: Options,
+    flags: options.Options,
     words: WordsArgument = None,
     show: PrintFlag = False,
     dry_run: DryRunFlag = False,

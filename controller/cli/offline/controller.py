@@ -15,16 +15,7 @@ from cotenant.controller.cli.frame.output import (
     chosen_format,
     show_one,
 )
-from cotenant.controller.cli.setup.up import (
-    CONTROLLER,
-    IdleExitFlag,
-    KeysFlag,
-    PredictorFlag,
-    StateDirFlag,
-    become,
-    idle_seconds,
-    model_file,
-)
+from cotenant.controller.cli.setup import up
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Client
 from cotenant.controller.present.controllers import page
@@ -44,10 +35,10 @@ def controller(
     endpoint: Annotated[
         str | None, option("--endpoint", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT.")
     ] = None,
-    state_dir: StateDirFlag = None,
-    keys_dir: KeysFlag = None,
-    idle_exit: IdleExitFlag = None,
-    predictor: PredictorFlag = None,
+    state_dir: up.StateDirFlag = None,
+    keys_dir: up.KeysFlag = None,
+    idle_exit: up.IdleExitFlag = None,
+    predictor: up.PredictorFlag = None,
     standby: Annotated[
         bool, option("--standby", help="Follow the one that leads, and take over when it is gone.")
     ] = False,
@@ -63,14 +54,14 @@ def controller(
     """
     if context.invoked_subcommand is not None:
         return
-    become(
-        CONTROLLER,
+    up.become(
+        up.CONTROLLER,
         {
             "controller.endpoint": endpoint,
             "controller.state_dir": state_dir,
             "controller.keys_dir": keys_dir,
-            "controller.idle_exit_s": idle_seconds(idle_exit),
-            "controller.predictor": model_file(predictor),
+            "controller.idle_exit_s": up.idle_seconds(idle_exit),
+            "controller.predictor": up.model_file(predictor),
         },
         *(["--standby"] if standby else []),
     )

@@ -12,31 +12,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+from cotenant.controller import sim
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.policies import registry
 from cotenant.controller.present.interruption import heard
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import is_terminal
-from cotenant.controller.sim import (
-    Knowledge,
-    OnTaskProgress,
-    PolicyChoice,
-    Scenario,
-    Task,
-    TaskProgress,
-    TaskRun,
-    WorkerLost,
-    run_all,
-    tasks,
-)
 from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.training import compute
 from cotenant.controller.whatif.choices import chosen_policies, convert_errors
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
-FLUID_POLICIES: Final = "fifo,srsf,max-min"
 
 
 def complete_trace(incomplete: str) -> list[str]:
@@ -73,8 +64,12 @@ PairsFlag = Annotated[
     ),
 ]
 XiFlag = Annotated[
-    Literal["learned", "measured"],
-    option("--xi", metavar="learned|measured", help="What policies know of the pairs beforehand."),
+    str,
+    option(
+        "--xi",
+        metavar="learned|measured|NAME",
+        help="What policies know of the pairs beforehand; NAME: an installed interference model.",
+    ),
 ]
 LoadScaleFlag = Annotated[
     float, option("--load-scale", metavar="F", help="F times as many arrivals per hour.")
@@ -187,17 +182,12 @@ SeedsFlag = Annotated[
     int, option("--seeds", metavar="K", min=1, max=1_000, help="K seeds from --seed on; intervals.")
 ]
 WorldFlag = Annotated[
-    Literal["devices", "elastic", "fluid"],
+    Literal["devices", "elastic"],
     option(
         "--world",
-        metavar="devices|elastic|fluid",
-        help="elastic: max-min, afs-l, themis and pcs:elastic=true resize jobs; fluid: shares of devices, as "
-        "PCS is published; nothing loads or pauses.",
+        metavar="devices|elastic",
+        help="elastic: max-min, afs-l, themis and pcs:elastic=true resize jobs.",
     ),
-]
-AskedFlag = Annotated[
-    int,
-    option("--asked", metavar="N", min=0, help="In the fluid world N jobs ask when they will have ended."),
 ]
 PoliciesFlag = Annotated[
     str,
@@ -218,10 +208,10 @@ def knowledge_of(
     tells: TellsFlag = 1.0,
     resumable: ResumableFlag = 1.0,
     budget: BudgetFlag = "",
-) -> Knowledge:
+) -> sim.Knowledge:
     """Reads from the flags what the policies know of the jobs. Raises Problem."""
     with convert_errors():
-        return Knowledge.parse(known, tells, resumable, duration_of("--budget", budget))
+        return sim.Knowledge.parse(known, tells, resumable, duration_of("--budget", budget))
 
 
 def taking(what: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -259,7 +249,7 @@ def scenario_of(
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
     estimate_noise: EstimatesFlag = "",
-    knowledge: Knowledge,
+    knowledge: sim.Knowledge,
     load_time_scale: LoadTimeFlag = 1.0,
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
@@ -272,12 +262,11 @@ def scenario_of(
     eta: EtaFlag = False,
     promise_share: PromiseShareFlag = 0.0,
     world: WorldFlag = "devices",
-    asked: AskedFlag = 2500,
-) -> Scenario:
+) -> sim.Scenario:
     """Builds the scenario that the flags describe. Raises Problem."""
     sigma, limits = estimates_of(estimate_noise, noise)
     with convert_errors():
-        return Scenario(
+        return sim.Scenario(
             trace=trace,
             format=format,
             vc=vc,
@@ -301,7 +290,6 @@ def scenario_of(
             hosts=hosts,
             gpus_per_host=gpus_per_host,
             world=world,
-            asked=asked,
         )
 
 
@@ -329,29 +317,31 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
     raise Problem("usage", f"--estimate-noise {text!r} makes no sense", "write exact, lognormal:0.7 or limit")
 
 
-def one_policy(text: str, *, in_fluid: bool = False) -> PolicyChoice:
+def one_policy(text: str) -> sim.PolicyChoice:
     """Reads the one policy that `text` names. Raises Problem."""
-    choices = chosen_policies(text, in_fluid=in_fluid)
+    choices = chosen_policies(text)
     if len(choices) > 1:
         raise Problem("usage", f"--policy takes one policy, got {len(choices)}", "try cotenant sim compare")
     return choices[0]
 
 
-def prepare_tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[int]) -> list[Task]:
+def prepare_tasks(
+    scenario: sim.Scenario, policies: Sequence[sim.PolicyChoice], seeds: Sequence[int]
+) -> list[sim.Task]:
     """Prepares the tasks of a scenario, by policy and seed. Raises Problem."""
     with convert_errors():
-        return tasks(scenario, policies, seeds)
+        return sim.tasks(scenario, policies, seeds)
 
 
 WORTH_A_BAR_S: Final = 2.0
 
 
-def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> list[TaskRun]:
+def run_with_bar(tasks: Sequence[sim.Task], *, workers: int | None, keep: bool) -> list[sim.TaskRun]:
     """Runs all tasks and shows a progress bar. Raises Problem."""
     try:
         with bar(tasks) as report:
-            runs = run_all(tasks, workers=workers, keep=keep, report=report, asked=heard, compute=compute)
-    except WorkerLost as error:
+            runs = sim.run_all(tasks, workers=workers, keep=keep, report=report, asked=heard, compute=compute)
+    except sim.WorkerLost as error:
         raise Problem("failed", str(error), "try --workers 1, or fewer jobs with --jobs") from None
     if not runs:
         raise KeyboardInterrupt  # before any run had a result
@@ -359,67 +349,62 @@ def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> l
 
 
 @contextmanager
-def bar(tasks: Sequence[Task]) -> Iterator[OnTaskProgress | None]:
-    """A function to report progress to; None where standard error is no terminal."""
+def bar(tasks: Sequence[sim.Task]) -> Iterator[sim.OnTaskProgress]:
+    """A function to report the progress of runs to, which a bar shows."""
+    finished, totals = [0] * len(tasks), [len(task.workload) for task in tasks]
 
-    if not is_terminal(sys.stderr):
-        yield None
-        return
-    shown = ProgressBar(tasks)
-    try:
-        yield shown.tell
-    finally:
-        shown.close()
-
-
-class ProgressBar:
-    """A progress bar over all runs, which appears after two seconds."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-        self._finished = [0] * len(tasks)
-        self._total = sum(len(task.workload) for task in tasks)
-        self._began_s = time.monotonic()
-        self._bar: Any = None
-        self._line: Any = None
-
-    def tell(self, progress: TaskProgress) -> None:
-        self._finished[progress.task] = progress.finished
-        if self._bar is None:
-            if time.monotonic() - self._began_s < WORTH_A_BAR_S:
-                return
-            self._open()
-        self._bar.update(self._line, completed=sum(self._finished), description=self._running())
-
-    def _open(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("jobs"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._line = self._bar.add_task("", total=self._total)
-        self._bar.start()
-
-    def _running(self) -> str:
+    def running() -> str:
         """The runs under way, and how many are over."""
-        under_way = [
-            task.label
-            for task, finished in zip(self._tasks, self._finished, strict=True)
-            if 0 < finished < len(task.workload)
-        ]
-        over = sum(
-            finished >= len(task.workload) for task, finished in zip(self._tasks, self._finished, strict=True)
-        )
-        return f"{over}/{len(self._tasks)} runs  {', '.join(under_way[:3])[:40]}"
+        each = list(zip(tasks, finished, totals, strict=True))
+        under_way = [task.label for task, done, total in each if 0 < done < total]
+        over = sum(done >= total for _, done, total in each)
+        return f"{over}/{len(tasks)} runs  {', '.join(under_way[:3])[:40]}"
 
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    def report(progress: sim.TaskProgress) -> None:
+        finished[progress.task] = progress.finished
+        show(sum(finished), running())
+
+    with progress_bar(sum(totals), "jobs") as show:
+        yield report
+
+
+@contextmanager
+def progress_bar(total: int, unit: str) -> Iterator[Callable[[int, str], None]]:
+    """A function to call with how much is done, and with words to put before the bar. The bar appears on
+    standard error after two seconds, and never where that is no terminal."""
+    if not is_terminal(sys.stderr):
+        yield lambda done, said: None
+        return
+    began_s, shown = time.monotonic(), None
+
+    def show(done: int, said: str) -> None:
+        nonlocal shown
+        if shown is None:
+            if time.monotonic() - began_s < WORTH_A_BAR_S:
+                return
+            shown = _started_bar(total, unit)
+        shown.update(shown.task_ids[0], completed=done, description=said)
+
+    try:
+        yield show
+    finally:
+        if shown is not None:
+            shown.stop()
+
+
+def _started_bar(total: int, unit: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    shown.add_task("", total=total)
+    shown.start()
+    return shown

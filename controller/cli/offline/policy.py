@@ -1,5 +1,5 @@
-"""`cotenant policy list`: of the controller that answers, else of this installation;
-`policy train`: an order learned from a trace, written as a model that `rltune` or `scorer` uses;
+"""`cotenant policy list`: of the controller that answers, else of this installation; `policy set`;
+`policy train NAME` and `policy tune NAME`: what a policy's entry has for that word (`PolicyEntry.tools`);
 `policy shadow`: another policy decides beside the one in force, and what would have been.
 
 The other parts of `policy` ask a controller and are in `cluster/policy.py`; these compute by themselves, or
@@ -8,12 +8,16 @@ show what was computed as `sim` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+
+import click
+import msgspec
 
 from cotenant.controller.cli.cluster import policy as asked
 from cotenant.controller.cli.cluster.policy import OFF, REPORT, ask_shadow, chosen_shadow
-from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.command import Group, VerbCommand, argument, command, group, option
 from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -22,20 +26,24 @@ from cotenant.controller.cli.frame.output import (
     chosen_format,
     show_change,
     show_one,
+    write_json,
 )
+from cotenant.controller.cli.offline.files import contents
 from cotenant.controller.client.asking import asking
-from cotenant.controller.policies.plugins import load_from
+from cotenant.controller.domain import texts as domain_texts
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.plugins import is_path, load_from
 from cotenant.controller.present import screen, units
-from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.policies import page, preview_text
+from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
+from cotenant.controller.submission.parameters import parameters_of
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
-if TYPE_CHECKING:
-    pass
-
 LAST_SHOWN: Final = 10
+CONFIG: Final = "config="
 KINDS: Final = {
     "starts": "it would have started a job that was kept waiting",
     "waits": "it would have kept waiting a job that was started",
@@ -45,6 +53,77 @@ KINDS: Final = {
 }
 
 policy = asked.policy
+
+
+@policy.part("set")
+def set_policy(
+    name: Annotated[
+        str,
+        argument(metavar="NAME", help="One of `cotenant policy list`.", complete=complete_policy),
+    ],
+    parameters: Annotated[
+        list[str] | None,
+        argument(metavar="KEY=VALUE", help="Its parameters; config=FILE#NAME: those of a file of its form."),
+    ] = None,
+    preview: Annotated[
+        bool, option("--preview", help="Change nothing: say what it would do at once.")
+    ] = False,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Change the policy, or its parameters; what runs is not touched by the change itself.
+
+    \b
+    For example:
+      cotenant policy set srtf
+      cotenant policy set castor ageing_s=3600
+      cotenant policy set srtf --preview
+      cotenant policy set pcs config=front.json#p03
+    """
+    read, words = read_files(name, parameters or ())
+    with asking(endpoint) as client:
+        known = client.ask(wire.GetPolicy())
+        offer = next((each for each in known.offers if each.policy == name), None)
+        if offer is None:
+            names = [each.policy for each in known.offers if each.available]
+            near = suggestion(name, names) or f"there are {', '.join(names)}"
+            raise Problem("usage", f"there is no policy {name!r}", near)
+        if not offer.available:
+            lacks = offer.about.removeprefix(wire.NOT_AVAILABLE)
+            raise Problem("usage", f"policy {name} is not available", lacks)
+        given = {**read, **parameters_of(words, offer.defaults)}
+        if preview:
+            told = client.ask(wire.PreviewPolicy(name=name, parameters=given)).preview
+            show_one("json" if as_json else "table", told, name, told, preview_text)
+            return
+        reply = client.ask(wire.SetPolicy(name=name, parameters=given))
+        after = client.ask(wire.GetPolicy())
+    if as_json:
+        before = {"policy": known.current.policy, "parameters": known.current.parameters}
+        write_json({**msgspec.to_builtins(after.current), "before": before})
+        return
+    for line in reply.lines or (page(domain_texts.escape_texts(after)),):
+        screen.say(line)
+
+
+def read_files(policy: str, words: Sequence[str]) -> tuple[wire.Parameters, list[str]]:
+    """The parameters in the files that are named (`config=FILE#NAME`), and the other words.
+
+    Raises:
+        Problem: there is no such file, or it has another form than the policy's own.
+    """
+    files = [word for word in words if word.startswith(CONFIG)]
+    read = registry.find(policy).from_file if files and registry.is_ours(policy) else None
+    if read is None:
+        return {}, [*words]
+    found: wire.Parameters = {}
+    for word in files:
+        path, _, name = word.removeprefix(CONFIG).partition("#")
+        try:
+            found |= read(json.loads(contents(path)), name)
+        except (UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise Problem("usage", f"{path}: {error}") from None
+    return found, [word for word in words if word not in files]
 
 
 @policy.part("list")
@@ -75,8 +154,6 @@ def list_policies(
 
 def installed_policies() -> wire.Policies:
     """The policies as a controller of this installation would offer them; none is in force."""
-    from cotenant.controller.policies import registry
-
     offers = wire.policy_offers(
         available=registry.available(),
         unavailable=registry.unavailable(),
@@ -199,4 +276,59 @@ COLUMNS: Final[tuple[Column, ...]] = (
 )
 
 
-policy.part("train")(load_from("cotenant.controller.papers.rltune.verbs:train"))
+# --- The tools of policies ----------------------------------------------------------------------------
+
+
+class Tools(Group):
+    """`policy WORD NAME`: a part for each policy whose entry has a tool of this word. Only the named policy,
+    and its tool, are imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, entry in registry.ours().items() if self.name in entry.tools]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Raises Problem: there is no such policy, or it has no such tool."""
+        tools = registry.find(cmd_name).tools if registry.is_ours(cmd_name) else {}
+        place = tools.get(str(self.name))
+        if place is not None:
+            return command(load_from(place), cmd_name) if is_path(place) else elsewhere(cmd_name, place)
+        if ctx.resilient_parsing or cmd_name.startswith("-"):
+            return None
+        names = self.list_commands(ctx)
+        near = suggestion(cmd_name, names) or f"those that have one: {', '.join(names) or 'none'}"
+        raise Problem("usage", f"there is no `policy {self.name}` for {cmd_name!r}", near)
+
+
+def elsewhere(name: str, line: str) -> VerbCommand:
+    """The part for a tool that is no part of what is installed: it says which command line does it."""
+
+    def act() -> None:
+        raise Problem("refused", f"this is done in cotenant's repository, not here ({name})", f"`{line}`")
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return VerbCommand(name, context_settings=anything, callback=act, help=f"In the repository: `{line}`.")
+
+
+@group(Tools)
+def train() -> None:
+    """Train what a policy goes by: a model of its own, from your data. NAME is one of those below.
+
+    \b
+    For example:
+      cotenant policy train rltune --help
+    """
+
+
+@group(Tools)
+def tune() -> None:
+    """Find good parameters for a policy on your workload. NAME is one of those below.
+
+    \b
+    For example:
+      cotenant policy tune --help
+    """
+
+
+for tools in (train, tune):
+    tools.subcommand_metavar = "NAME [OPTIONS]..."
+    policy.add_command(tools)

@@ -14,24 +14,9 @@ from cotenant.controller.cli.frame.output import (
     OutputFlag,
     chosen_format,
 )
+from cotenant.controller.cli.offline import options
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
-from cotenant.controller.cli.offline.options import (
-    DEFAULT_POLICIES,
-    FLUID_POLICIES,
-    OutFlag,
-    PairsFlag,
-    PoliciesFlag,
-    SeedFlag,
-    SeedsFlag,
-    WindowJobsFlag,
-    WindowsFlag,
-    one_policy,
-    prepare_tasks,
-    run_with_bar,
-    takes_knowledge,
-    takes_scenario,
-)
 from cotenant.controller.cli.offline.runs import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import WhatifAskedFlag, WhatifSinceFlag, replay_journal
@@ -63,12 +48,12 @@ def sim() -> None:
 
 
 @sim.part("run")
-@takes_scenario
+@options.takes_scenario
 def run_one(
     policy: Annotated[str, option("--policy", metavar="P", help="As in --policies of compare.")],
     scenario: Scenario,
-    seed: SeedFlag = 0,
-    out: OutFlag = None,
+    seed: options.SeedFlag = 0,
+    out: options.OutFlag = None,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> int:
@@ -81,22 +66,22 @@ def run_one(
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
     form = chosen_format(output, as_json)
-    choice = one_policy(policy, in_fluid=scenario.world == "fluid")
+    choice = options.one_policy(policy)
     return simulate_policies(scenario, [choice], [seed], workers=1, out=out, form=form)
 
 
 @sim.part("compare")
-@takes_scenario
+@options.takes_scenario
 def compare(
     *,
-    policies: PoliciesFlag = DEFAULT_POLICIES,
+    policies: options.PoliciesFlag = options.DEFAULT_POLICIES,
     scenario: Scenario,
-    windows: WindowsFlag = None,
-    window_jobs: WindowJobsFlag = 256,
-    seed: SeedFlag = 0,
-    seeds: SeedsFlag = 1,
+    windows: options.WindowsFlag = None,
+    window_jobs: options.WindowJobsFlag = 256,
+    seed: options.SeedFlag = 0,
+    seeds: options.SeedsFlag = 1,
     workers: WorkersFlag = None,
-    out: OutFlag = None,
+    out: options.OutFlag = None,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> int:
@@ -112,13 +97,9 @@ def compare(
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
       cotenant sim compare jobs.csv --policies srtf,patient --known progress:60 --tells .8 --windows 20
-      cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
     form = chosen_format(output, as_json)
-    in_fluid = scenario.world == "fluid"
-    if in_fluid and policies == DEFAULT_POLICIES:
-        policies = FLUID_POLICIES
-    choices = chosen_policies(policies, in_fluid=in_fluid)
+    choices = chosen_policies(policies)
     with convert_errors():
         scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
     numbers = range(seed, seed + seeds)
@@ -137,13 +118,13 @@ def simulate_policies(
     """Runs the policies over the scenario, prints and writes the results, and returns the exit code."""
     folder = writable(out)
     if scenario.windows:
-        whole = prepare_tasks(scenario, [windowing.REFERENCE], seeds)
+        whole = options.prepare_tasks(scenario, [windowing.REFERENCE], seeds)
         tasks = windowed_tasks(scenario, policies, whole, workers)
     else:
-        whole, tasks = [], prepare_tasks(scenario, policies, seeds)
+        whole, tasks = [], options.prepare_tasks(scenario, policies, seeds)
         if folder is not None:
             tasks = [replace(task, drawn=task.seed == seeds[0]) for task in tasks]
-    runs = run_with_bar(tasks, workers=workers, keep=folder is not None)
+    runs = options.run_with_bar(tasks, workers=workers, keep=folder is not None)
     done = {name_of(run.task) for run in runs}
     missing = [name_of(task) for task in tasks if name_of(task) not in done]
     value = document(
@@ -164,7 +145,7 @@ def windowed_tasks(
     policies: Sequence[Any],
     whole: Sequence[Task],
     workers: int | None,
-    run: Callable[..., list[TaskRun]] = run_with_bar,
+    run: Callable[..., list[TaskRun]] = options.run_with_bar,
 ) -> list[Task]:
     """A run for each window and policy, after a first run has found what was there when each window begins.
 
@@ -188,17 +169,17 @@ def name_of(task: Task) -> str:
 
 
 @sim.part("replay")
-@takes_knowledge
+@options.takes_knowledge
 def replay(
     *,
     journal: Annotated[str, argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
     policies: WhatifAskedFlag = "",
     since: WhatifSinceFlag = "",
-    pairs: PairsFlag = "gavel-v100",
+    pairs: options.PairsFlag = "gavel-v100",
     knowledge: Knowledge,
-    seed: SeedFlag = 0,
+    seed: options.SeedFlag = 0,
     workers: WorkersFlag = None,
-    out: OutFlag = None,
+    out: options.OutFlag = None,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> int:

@@ -18,16 +18,9 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.submit import prepared_submission
+from cotenant.controller.cli.offline import options
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
-from cotenant.controller.cli.offline.options import (
-    OutFlag,
-    PairsFlag,
-    SeedFlag,
-    complete_policies,
-    run_with_bar,
-    takes_knowledge,
-)
 from cotenant.controller.cli.offline.runs import show_runs
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.present import screen
@@ -54,7 +47,7 @@ WhatifSinceFlag = Annotated[
 ]
 WhatifAskedFlag = Annotated[
     str,
-    option("--policy", "--policies", metavar="A,B,...", help="Policies.", complete=complete_policies),
+    option("--policy", "--policies", metavar="A,B,...", help="Policies.", complete=options.complete_policies),
 ]
 WhatifJobArgument = Annotated[
     list[str] | None,
@@ -68,7 +61,7 @@ JournalFlag = Annotated[
 ]
 
 
-@takes_knowledge
+@options.takes_knowledge
 def whatif(
     *,
     words: WhatifJobArgument = None,
@@ -76,11 +69,11 @@ def whatif(
     since: WhatifSinceFlag = "",
     add_gpus: AddGpusFlag = "",
     journal: JournalFlag = "",
-    pairs: PairsFlag = "gavel-v100",
+    pairs: options.PairsFlag = "gavel-v100",
     knowledge: Knowledge,
-    seed: SeedFlag = 0,
+    seed: options.SeedFlag = 0,
     workers: WorkersFlag = None,
-    out: OutFlag = None,
+    out: options.OutFlag = None,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
@@ -183,7 +176,7 @@ def replay_journal(
         )
     if folder is not None:
         tasks = [replace(task, drawn=True) for task in tasks]
-    runs = run_with_bar(tasks, workers=workers, keep=True)
+    runs = options.run_with_bar(tasks, workers=workers, keep=True)
     times = [utc(wall_s) for wall_s in (record.begin_wall_s, record.end_wall_s)]
     value = what_if.document(record, runs, pairs=pairs, begin=times[0], end=times[1])
     rows = [value["actual"], *value["runs"]]

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import Annotated, Final, NoReturn
 
 from cotenant.controller.cli.frame.command import option
@@ -24,6 +25,7 @@ from cotenant.controller.cli.setup import owners
 from cotenant.controller.cli.setup.web import cannot_serve, page_command
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import HostState
+from cotenant.controller.performance import INTERFERENCE_MODELS
 from cotenant.controller.present.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.units import plural, size
@@ -48,7 +50,11 @@ OversubscribeFlag = Annotated[
 StateDirFlag = Annotated[str | None, option("--state-dir", metavar="DIR", help="Where its state lies.")]
 PredictorFlag = Annotated[
     str | None,
-    option("--predictor", metavar="MODEL", help="Interference model from `cotenant predictor train`."),
+    option(
+        "--predictor",
+        metavar="MODEL",
+        help="An interference model: a file, or an installed package's by name.",
+    ),
 ]
 IdleExitFlag = Annotated[
     str | None, option("--idle-exit", metavar="TIME", help="End after so long without jobs.")
@@ -102,12 +108,17 @@ def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
 
 
 def model_file(path: str | None) -> str | None:
-    """The path of the model file in full: the daemon may run elsewhere. Raises Problem: there is none."""
-    if not path:
+    """The path of the model file in full: the daemon may run elsewhere; or the name of an installed package's
+    model. Raises Problem: there is none."""
+    if not path or path in entry_points(group=INTERFERENCE_MODELS).names:
         return path
     found = os.path.abspath(os.path.expanduser(path))
     if not os.path.exists(found):
-        raise Problem("not-found", f"{path}: there is no such file", "`cotenant predictor train` makes one")
+        raise Problem(
+            "not-found",
+            f"{path}: there is no such file",
+            "`python -m experiments.castor.predictor train` makes one",
+        )
     return found
 
 

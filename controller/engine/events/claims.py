@@ -12,24 +12,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    LEAVING,
-    ON_DEVICES,
-    AttemptNo,
-    Change,
-    ExitVerdict,
-    ForgetJob,
-    Host,
-    HostId,
-    Job,
-    JobId,
-    Phase,
-    StopAttempt,
-    because,
-    texts,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import texts
 from cotenant.controller.engine.events.ending import end_job, left_host
 from cotenant.controller.engine.state.dispatch import Dispatch
 
@@ -86,8 +71,8 @@ VERDICTS: dict[tuple[JobIs, AttemptIs, StateIs], ClaimRuling] = {
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a host's inventory, judged."""
 
-    job_id: JobId
-    attempt: AttemptNo
+    job_id: domain.JobId
+    attempt: domain.AttemptNo
     epoch: str
     job_epoch: str
     state: StateIs
@@ -121,15 +106,15 @@ def _judge(dispatch: Dispatch, seen: ev.AttemptSeen | ev.JobKept, state: StateIs
     )
 
 
-def job_is(job: Job | None, job_epoch: str) -> JobIs:
+def job_is(job: domain.Job | None, job_epoch: str) -> JobIs:
     if job is None:
         return "unknown"
     if not agree(job.epoch, job_epoch):
         return "other"
-    return "over" if job.phase in ENDED else "open"
+    return "over" if job.phase in domain.ENDED else "open"
 
 
-def attempt_is(job: Job | None, attempt: AttemptNo, epoch: str) -> AttemptIs:
+def attempt_is(job: domain.Job | None, attempt: domain.AttemptNo, epoch: str) -> AttemptIs:
     present = job.attempt.number if job is not None else 0
     if attempt != present:
         return "newer" if attempt > present else "older"
@@ -139,7 +124,7 @@ def attempt_is(job: Job | None, attempt: AttemptNo, epoch: str) -> AttemptIs:
 # --- What a row does -------------------------------------------------------------------------------
 
 
-def settle(dispatch: Dispatch, host: Host, event: ev.HostJoined) -> None:
+def settle(dispatch: Dispatch, host: domain.Host, event: ev.HostJoined) -> None:
     """Make both sides agree on which attempts run on a host that has joined with this inventory."""
     ledger, host_id = dispatch.ledger, host.host_id
     claims = list(_judge_inventory(dispatch, event))
@@ -153,7 +138,7 @@ def settle(dispatch: Dispatch, host: Host, event: ev.HostJoined) -> None:
         if claim.verdict.stop:
             _stop(dispatch, host_id, claim)
     held = {job.job_id: job for job in ledger.holdings.on_host(host_id)}
-    ours: dict[JobId, StateIs] = {claim.job_id: claim.state for claim in claims if claim.verdict.ours}
+    ours: dict[domain.JobId, StateIs] = {claim.job_id: claim.state for claim in claims if claim.verdict.ours}
     for claim in claims:
         if claim.verdict.ours and claim.state == "running" and claim.job_id not in held:
             _end(dispatch, host_id, claim, save=False)
@@ -162,24 +147,24 @@ def settle(dispatch: Dispatch, host: Host, event: ev.HostJoined) -> None:
     for job_id, job_epoch in dict.fromkeys((c.job_id, c.job_epoch) for c in claims if c.verdict.forget):
         command_id = dispatch.command_id()
         dispatch.out.append(
-            ForgetJob(command_id=command_id, host_id=host_id, job_id=job_id, job_epoch=job_epoch)
+            domain.ForgetJob(command_id=command_id, host_id=host_id, job_id=job_id, job_epoch=job_epoch)
         )
 
 
-def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | None) -> None:
+def _hold_to(dispatch: Dispatch, host_id: domain.HostId, job: domain.Job, state: StateIs | None) -> None:
     """Compares the inventory with the attempts that the ledger has on the host."""
     if state in ("running", "ended"):
-        if job.phase in LEAVING:
-            dispatch.send_stop(job, host_id, job.phase is Phase.CHECKPOINTING)
+        if job.phase in domain.LEAVING:
+            dispatch.send_stop(job, host_id, job.phase is domain.Phase.CHECKPOINTING)
         elif state == "running" and host_id in job.attempt.started_hosts:
             dispatch.send_limit(job, host_id)
-    elif state is None and host_id not in job.attempt.started_hosts and job.phase is Phase.LOADING:
+    elif state is None and host_id not in job.attempt.started_hosts and job.phase is domain.Phase.LOADING:
         dispatch.send_start_again(job, host_id)
     else:  # It says again how that ended, or that it never will start.
         dispatch.fence(host_id, job)
 
 
-def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
+def _skip(dispatch: Dispatch, host_id: domain.HostId, claim: Claim) -> None:
     """A host uses this number: no new job may have it."""
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(claim.job_id)
     if job is None:
@@ -200,45 +185,47 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
         and claim.attempt >= job.attempt.number
     ):
         if not job.attempt.stop_cause:
-            ledger.records.blame_stop(job, "lost", because("number-taken", job.attempt.number, host_id))
+            ledger.records.blame_stop(
+                job, "lost", domain.because("number-taken", job.attempt.number, host_id)
+            )
         why = "its number was taken"
-        taken = ExitVerdict(outcome="never-started", detail=why, ours=why)
+        taken = domain.ExitVerdict(outcome="never-started", detail=why, ours=why)
         left_host(dispatch, job, host_id, taken)
 
 
-def _stop(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
+def _stop(dispatch: Dispatch, host_id: domain.HostId, claim: Claim) -> None:
     job = dispatch.ledger.jobs.get(claim.job_id) if claim.verdict.save else None
-    _end(dispatch, host_id, claim, save=job is not None and job.phase not in ON_DEVICES)
+    _end(dispatch, host_id, claim, save=job is not None and job.phase not in domain.ON_DEVICES)
     if job is not None:
         dispatch.ledger.records.stray_on(job, host_id)
-        if job.phase is Phase.RESERVED:
-            dispatch.unreserve(job, because("stray", host_id))
+        if job.phase is domain.Phase.RESERVED:
+            dispatch.unreserve(job, domain.because("stray", host_id))
         else:
             dispatch.hold_back(job)
 
 
-def _end(dispatch: Dispatch, host_id: HostId, claim: Claim, *, save: bool) -> None:
+def _end(dispatch: Dispatch, host_id: domain.HostId, claim: Claim, *, save: bool) -> None:
     """Ends exactly this attempt, even where another has its number."""
     dispatch.out.append(
-        StopAttempt(
+        domain.StopAttempt(
             command_id=dispatch.command_id(),
             host_id=host_id,
             job_id=claim.job_id,
             attempt=claim.attempt,
             save=save,
             deadline_s=dispatch.config.policy.stop_deadline_s if save else 0.0,
-            reason=because("fenced", host_id),
+            reason=domain.because("fenced", host_id),
             epoch=claim.epoch,
             job_epoch=claim.job_epoch,
         )
     )
 
 
-def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
+def stray_gone(dispatch: Dispatch, job: domain.Job, host_id: domain.HostId) -> None:
     """The host no longer runs an attempt of the job that the ledger does not know."""
     dispatch.ledger.records.stray_gone(job, host_id)
-    if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
-        dispatch.ledger.phases.change(job, Change.UNBLOCK, dispatch.submission_reason(job))
+    if job.phase is domain.Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
+        dispatch.ledger.phases.change(job, domain.Change.UNBLOCK, dispatch.submission_reason(job))
         if not dispatch.queue_or_block(job):
             end_job(dispatch, job)
 
@@ -255,7 +242,7 @@ def on_epoch(dispatch: Dispatch, event: ev.EpochBegan) -> None:
         return
     ledger.hold_until_s = max(ledger.hold_until_s, ledger.now_s + event.hold_s)
     for job in list(ledger.jobs.values()):
-        if job.phase is Phase.RESERVED and ledger.must_wait(job):
+        if job.phase is domain.Phase.RESERVED and ledger.must_wait(job):
             dispatch.unreserve(job, job.reason)
         else:
             dispatch.hold_back(job)

@@ -24,48 +24,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.domain import (
-    CHECKPOINTING,
-    FINISH,
-    LEAVE,
-    LEAVING,
-    Change,
-    ExitVerdict,
-    FailedEnd,
-    ForgetJob,
-    GpuFaultRole,
-    Host,
-    HostId,
-    HostState,
-    Job,
-    Outcome,
-    Phase,
-    Reason,
-    because,
-    natural_key,
-    render,
-    render_whole,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import resizing
+from cotenant.controller.engine.state import estimating
 from cotenant.controller.engine.state.counting import is_budget_used
 from cotenant.controller.engine.state.dispatch import Dispatch
-from cotenant.controller.engine.state.estimating import (
-    learn_duration,
-    learn_pause,
-    learn_whole_life,
-    remaining_from,
-)
 from cotenant.controller.engine.state.records import REQUEUED
 from cotenant.controller.planning import why_impossible
 
-FINISHED = because("finished")
+FINISHED = domain.because("finished")
 SETTLED_S = 600.0
 """A job that ran for so long without reporting a first step did start: earlier failures no longer count."""
 QUICK_S: Final = 60.0
 """A job that is put back so soon after its start, again and again, waits in between."""
 QUICK_WAIT_S_MAX: Final = 600.0
-_SEVERITY: dict[Outcome, int] = {
+_SEVERITY: dict[domain.Outcome, int] = {
     "finished": 1,
     "never-started": 2,
     "stopped": 3,
@@ -75,7 +49,9 @@ _SEVERITY: dict[Outcome, int] = {
 """Of a gang's hosts the worst outcome counts; a user's failure explains its peers' failures."""
 
 
-def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdict) -> None:
+def left_host(
+    dispatch: Dispatch, job: domain.Job, host_id: domain.HostId, verdict: domain.ExitVerdict
+) -> None:
     """The gang's processes on one host are gone (or count as gone)."""
     outcome = verdict.outcome
     host = dispatch.ledger.hosts[host_id]
@@ -92,8 +68,8 @@ def left_host(dispatch: Dispatch, job: Job, host_id: HostId, verdict: ExitVerdic
     if not job.attempt.hosts_left:
         dispatch.ledger.records.leave_out_lateness(job)
         _settle(dispatch, job)
-    elif outcome != "finished" and job.phase not in LEAVING:
-        reason = job.attempt.stop_reason or because("gang-peer-ended", host_id)
+    elif outcome != "finished" and job.phase not in domain.LEAVING:
+        reason = job.attempt.stop_reason or domain.because("gang-peer-ended", host_id)
         dispatch.stop(job, job.attempt.stop_cause or "peer", reason, save=False)
 
 
@@ -101,7 +77,7 @@ Said = tuple[str, str]
 """What a job's owner reads of its end, and what everybody does (`ExitVerdict.said`)."""
 
 
-def _settle(dispatch: Dispatch, job: Job) -> None:
+def _settle(dispatch: Dispatch, job: domain.Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
     outcome, said = _judge_again(dispatch, job)
     cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
@@ -117,43 +93,55 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
         for host_id in job.attempt.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
+    _conclude(dispatch, job, outcome, said)
+
+
+def _conclude(dispatch: Dispatch, job: domain.Job, outcome: domain.Outcome, said: Said) -> None:
+    """Ends or queues a job by why it was stopped, or else by how it ended."""
+    cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
     if cause == "budget" and outcome != "user-failed":
-        end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
+        end(
+            dispatch, job, domain.FINISH, domain.because("budget", f"{job.spec.budget_s:g}"), is_complete=True
+        )
     elif outcome == "finished":
         dispatch.ledger.records.ran_unseen(job)
         if dispatch.config.lengths_by_command:
-            learn_duration(dispatch.ledger, job)
+            estimating.learn_duration(dispatch.ledger, job)
         if dispatch.ledger.profiles.known:
-            learn_whole_life(dispatch.ledger, job)
-        end(dispatch, job, FINISH, _finished(job), is_complete=True)
+            estimating.learn_whole_life(dispatch.ledger, job)
+        end(dispatch, job, domain.FINISH, _finished(job), is_complete=True)
     elif cause == "cancelled":
         assert reason is not None
-        end(dispatch, job, Change.CANCEL, reason)
+        end(dispatch, job, domain.Change.CANCEL, reason)
     elif cause == "idle" and job.progress.resumable:
         assert reason is not None
-        requeue(dispatch, job, Change.LEAVE_HELD, because("held-idle", *reason.operands, job.job_id))
+        requeue(
+            dispatch, job, domain.Change.LEAVE_HELD, domain.because("held-idle", *reason.operands, job.job_id)
+        )
     elif cause == "idle":
         assert reason is not None
-        end(dispatch, job, Change.CANCEL, reason)
+        end(dispatch, job, domain.Change.CANCEL, reason)
     elif cause == "profiled":
         assert reason is not None
-        end(dispatch, job, FINISH, reason)
+        end(dispatch, job, domain.FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
         if job.counts.limits_over < job.spec.requeues and reason.code == "time-limit":
-            requeue(dispatch, job, LEAVE, reason)
+            requeue(dispatch, job, domain.LEAVE, reason)
         else:
-            end(dispatch, job, Change.FAIL, reason)
+            end(dispatch, job, domain.Change.FAIL, reason)
     elif cause in ("preempted", "user") and is_budget_used(dispatch.ledger, job):
-        end(dispatch, job, FINISH, because("budget", f"{job.spec.budget_s:g}"), is_complete=True)
+        end(
+            dispatch, job, domain.FINISH, domain.because("budget", f"{job.spec.budget_s:g}"), is_complete=True
+        )
     elif cause in ("preempted", "user"):
         assert reason is not None
-        if job.phase is CHECKPOINTING:
-            learn_pause(dispatch.ledger, job)
+        if job.phase is domain.CHECKPOINTING:
+            estimating.learn_pause(dispatch.ledger, job)
         _put_back(dispatch, job, reason)
     elif cause in ("lost", "crowded", "unsplit", "otherwise"):
         assert reason is not None
-        requeue(dispatch, job, Change.LEAVE, reason)
+        requeue(dispatch, job, domain.Change.LEAVE, reason)
     elif cause == "faulted":
         _infra_failed(dispatch, job, _words_of(reason))
     elif outcome == "user-failed":
@@ -162,12 +150,12 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         _infra_failed(dispatch, job, said)
 
 
-def _words_of(reason: Reason | None) -> Said:
+def _words_of(reason: domain.Reason | None) -> Said:
     assert reason is not None
-    return render_whole(reason), render(reason)
+    return domain.render_whole(reason), domain.render(reason)
 
 
-def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, Said]:
+def _judge_again(dispatch: Dispatch, job: domain.Job) -> tuple[domain.Outcome, Said]:
     """How the whole attempt ended, and what is said of it, given how the job's last one failed."""
     verdict, before = job.attempt.verdict, job.failed_end
     assert verdict is not None
@@ -175,7 +163,7 @@ def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, Said]:
     if verdict.outcome != "infra-failed" or job.attempt.stop_cause not in ("", "peer"):
         return verdict.outcome, said
     ran_s = dispatch.ledger.now_s - job.attempt.began_s
-    end = FailedEnd(rule=verdict.rule, exit_code=verdict.exit_code, ran_s=ran_s)
+    end = domain.FailedEnd(rule=verdict.rule, exit_code=verdict.exit_code, ran_s=ran_s)
     dispatch.ledger.records.note_failed_end(job, end)
     if before is None or not before.is_repeated_by(end):
         return verdict.outcome, said
@@ -183,67 +171,80 @@ def _judge_again(dispatch: Dispatch, job: Job) -> tuple[Outcome, Said]:
     return "user-failed", (said[0] + twice, said[1] + twice)
 
 
-def _finished(job: Job) -> Reason:
+def _finished(job: domain.Job) -> domain.Reason:
     """With what it could not write of its output."""
     verdict = job.attempt.verdict
-    return because("finished-lost", verdict.detail) if verdict is not None and verdict.detail else FINISHED
+    return (
+        domain.because("finished-lost", verdict.detail)
+        if verdict is not None and verdict.detail
+        else FINISHED
+    )
 
 
-def _user_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
+def _user_failed(dispatch: Dispatch, job: domain.Job, said: Said) -> None:
     if dispatch.ledger.records.count_failure(job, by_user=True) <= job.spec.retries:
-        requeue(dispatch, job, Change.LEAVE, because("user-failed", *said))
+        requeue(dispatch, job, domain.Change.LEAVE, domain.because("user-failed", *said))
     else:
-        end(dispatch, job, Change.FAIL, because("user-failed", *said))
+        end(dispatch, job, domain.Change.FAIL, domain.because("user-failed", *said))
 
 
-def _put_back(dispatch: Dispatch, job: Job, reason: Reason) -> None:
+def _put_back(dispatch: Dispatch, job: domain.Job, reason: domain.Reason) -> None:
     """Back to the queue. A job whose own script puts it back at once would do so for ever: it waits longer
     each time, but not the first."""
     quick_s = dispatch.ledger.now_s - job.attempt.began_s
-    is_own = reason == because(REQUEUED, job.spec.user)
+    is_own = reason == domain.because(REQUEUED, job.spec.user)
     times = dispatch.ledger.records.count_quick_requeue(job, is_quick=is_own and quick_s < QUICK_S)
     if times < 2:
-        requeue(dispatch, job, LEAVE, reason)
+        requeue(dispatch, job, domain.LEAVE, reason)
         return
     wait_s = min(QUICK_WAIT_S_MAX, dispatch.config.policy.back_off_s * 2.0 ** min(times - 2, 20))
     what = f"it was {reason}, {times} times in a row within {QUICK_S:.0f} s of its start"
     _back_off(dispatch, job, wait_s, (what, what))
 
 
-def _back_off(dispatch: Dispatch, job: Job, wait_s: float, said: Said) -> None:
-    requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, *said))
+def _back_off(dispatch: Dispatch, job: domain.Job, wait_s: float, said: Said) -> None:
+    requeue(dispatch, job, domain.Change.LEAVE_BLOCKED, domain.because("back-off", wait_s, *said))
     dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt.number)
 
 
-def _infra_failed(dispatch: Dispatch, job: Job, said: Said) -> None:
+def _infra_failed(dispatch: Dispatch, job: domain.Job, said: Said) -> None:
     policy = dispatch.config.policy
     if job.workdir_missing and why_impossible(dispatch.ledger, job) is not None:
-        missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
-        requeue(dispatch, job, Change.LEAVE_HELD, missing)
+        missing = domain.because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
+        requeue(dispatch, job, domain.Change.LEAVE_HELD, missing)
         return
     failures = dispatch.ledger.records.count_failure(job, by_user=False)
     if failures > policy.infra_retries:
-        requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, *said))
+        requeue(dispatch, job, domain.Change.LEAVE_HELD, domain.because("held-infra", failures, *said))
         return
     _back_off(dispatch, job, policy.back_off_s * 2 ** (failures - 1), said)
 
 
-def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
+def requeue(dispatch: Dispatch, job: domain.Job, change: domain.Change, reason: domain.Reason) -> None:
     """Wait again, from the last durable step."""
     step = job.durable_step
-    dispatch.ledger.records.requeue(job, change, reason, step, remaining_from(dispatch.ledger, job, step))
-    if change is LEAVE:
+    dispatch.ledger.records.requeue(
+        job, change, reason, step, estimating.remaining_from(dispatch.ledger, job, step)
+    )
+    if change is domain.LEAVE:
         dispatch.enqueue(job)
     if job.spec.array_limit:
         dispatch.fill_array(job)
 
 
-def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
+def end(
+    dispatch: Dispatch,
+    job: domain.Job,
+    change: domain.Change,
+    reason: domain.Reason,
+    *,
+    is_complete: bool = False,
+) -> None:
     dispatch.ledger.records.end(job, change, reason, is_complete=is_complete)
     end_job(dispatch, job)
 
 
-def end_job(dispatch: Dispatch, job: Job) -> None:
+def end_job(dispatch: Dispatch, job: domain.Job) -> None:
     """A job is over: its hosts may forget it; jobs that depend on it are released, or cancelled with all that
     depend on them (a list of work, since a chain can be longer than the stack is deep)."""
     ended = [job]
@@ -251,16 +252,22 @@ def end_job(dispatch: Dispatch, job: Job) -> None:
         job_id = one.spec.job_id
         dispatch.ledger.siblings.remove(one)
         dispatch.out += [
-            ForgetJob(command_id=dispatch.command_id(), host_id=host_id, job_id=job_id, job_epoch=one.epoch)
+            domain.ForgetJob(
+                command_id=dispatch.command_id(), host_id=host_id, job_id=job_id, job_epoch=one.epoch
+            )
             for host_id in one.visited
         ]
         if one.spec.array_limit:
             dispatch.fill_array(one)
         waiting_on = dispatch.ledger.waiting_on
-        for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
+        for waiting_id in (
+            sorted(waiting_on.pop(job_id), key=domain.natural_key) if job_id in waiting_on else ()
+        ):
             waiting = dispatch.ledger.jobs.get(waiting_id)
-            if waiting is not None and waiting.phase is Phase.BLOCKED:
-                dispatch.ledger.phases.change(waiting, Change.UNBLOCK, dispatch.submission_reason(waiting))
+            if waiting is not None and waiting.phase is domain.Phase.BLOCKED:
+                dispatch.ledger.phases.change(
+                    waiting, domain.Change.UNBLOCK, dispatch.submission_reason(waiting)
+                )
                 if not dispatch.queue_or_block(waiting):
                     ended.append(waiting)
 
@@ -269,7 +276,7 @@ PROBATION_S = 300.0
 """A suspect host is tried again with one attempt after this."""
 
 
-def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
+def blame(dispatch: Dispatch, host: domain.Host, job: domain.Job) -> None:
     """An attempt failed on this host, and as far as is known the host is why."""
     by_itself = host.host_id in job.attempt.host_faults
     if host.host_id in job.avoid and not by_itself:
@@ -280,42 +287,42 @@ def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
     host.failed_itself = host.failed_itself or by_itself
     dispatch.ledger.records.avoid(job, host.host_id)
     if host.is_suspect:
-        host.reason = because("suspect", host.host_id, host.failures_in_row)
+        host.reason = domain.because("suspect", host.host_id, host.failures_in_row)
         dispatch.ledger.refresh_host(host)
         dispatch.drop_reservations(host.host_id, host.reason)
         dispatch.wake_at(dispatch.ledger.now_s + PROBATION_S, "probation", host.host_id, 0)
 
 
-def clear_suspicion(dispatch: Dispatch, host: Host) -> None:
+def clear_suspicion(dispatch: Dispatch, host: domain.Host) -> None:
     """An attempt made its first step here, or finished, where others had failed."""
     acquit(host)
     host.reason = host.reason if host.lost else host_reason(host)
     dispatch.ledger.refresh_host(host)
 
 
-def acquit(host: Host) -> None:
+def acquit(host: domain.Host) -> None:
     host.failures_in_row, host.failed_users, host.failed_itself = 0, (), False
 
 
-def host_reason(host: Host) -> Reason | None:
+def host_reason(host: domain.Host) -> domain.Reason | None:
     """Why a host that still reports gets no new work."""
     if host.drained_by:
-        return because("drained", host.host_id)
-    if host.state is HostState.SUSPECT:
-        return because("suspect", host.host_id, host.failures_in_row)
+        return domain.because("drained", host.host_id)
+    if host.state is domain.HostState.SUSPECT:
+        return domain.because("suspect", host.host_id, host.failures_in_row)
     return None
 
 
-EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
+EVIDENCE: Final[dict[domain.GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
 
 
-def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
+def take_in_fault(dispatch: Dispatch, job: domain.Job, event: ev.AttemptEnded) -> None:
     """Called before the job leaves its devices, while its co-tenants are still known."""
     if event.verdict.outcome != "infra-failed":
         return
     ledger = dispatch.ledger
     if job.attempt.stop_cause in ("", "peer"):
-        ledger.records.blame_stop(job, "faulted", because("gpu-fault", *event.verdict.said))
+        ledger.records.blame_stop(job, "faulted", domain.because("gpu-fault", *event.verdict.said))
     evidence = EVIDENCE.get(event.gpu_fault, 0)
     ledger.records.suspect(job, evidence)
     for device_id in ledger.holdings.held_by(job, event.host_id):

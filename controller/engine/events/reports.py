@@ -9,38 +9,15 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    LOADING,
-    ON_DEVICES,
-    RUNNING,
-    Change,
-    CheckpointRecord,
-    ComputeRequest,
-    HostId,
-    IdleSpell,
-    Job,
-    JobId,
-    Phase,
-    because,
-    idle_reason,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import claims
 from cotenant.controller.engine.events.ending import clear_suspicion, end_job, left_host, take_in_fault
 from cotenant.controller.engine.events.hosts import leave_if_due
 from cotenant.controller.engine.stages.fair_share import decayed_usage
+from cotenant.controller.engine.state import estimating
 from cotenant.controller.engine.state.counting import is_loading
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, hosts_of, is_need_unknown
-from cotenant.controller.engine.state.estimating import (
-    blame_memory,
-    judge_again,
-    learn_load,
-    learn_profile,
-    learn_progress,
-    observe_sharing,
-    remaining_from,
-)
 from cotenant.controller.engine.state.ledger import DecayedUsage, Ledger
 from cotenant.controller.performance import SCHEDULE_VARIABLE, Profile, fitting
 
@@ -78,12 +55,12 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
     if proven and ledger.records.prove_resume(job, event.step, proven):
         ledger.resumes.note(job, is_proven=True)
     if (
-        job.phase is Phase.LOADING and event.step != job.progress.step
+        job.phase is domain.Phase.LOADING and event.step != job.progress.step
     ):  # Not the step we thought it would find.
-        ledger.records.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
+        ledger.records.resumed_at(job, event.step, estimating.remaining_from(ledger, job, event.step))
 
 
-def _domains(dispatch: Dispatch, job: Job) -> set[str]:
+def _domains(dispatch: Dispatch, job: domain.Job) -> set[str]:
     """The checkpoint domains a gang writes to; over more than one it cannot resume."""
     hosts = hosts_of(dispatch.ledger, job)
     return {dispatch.ledger.hosts[host_id].checkpoint_domain for host_id in hosts}
@@ -96,8 +73,10 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     job = dispatch.current(event.job_id, event.attempt)
     if job is None:
         return
-    ledger, is_loading = dispatch.ledger, job.phase is LOADING
-    if not is_loading and (event.assumed or job.phase is not RUNNING or job.attempt.start_assumed_s is None):
+    ledger, is_loading = dispatch.ledger, job.phase is domain.LOADING
+    if not is_loading and (
+        event.assumed or job.phase is not domain.RUNNING or job.attempt.start_assumed_s is None
+    ):
         return
     load_s = ledger.now_s - job.phase_since_s if is_loading else ledger.records.loaded_longer(job)
     if not event.assumed:
@@ -108,18 +87,18 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
             if host.failures_in_row:
                 clear_suspicion(dispatch, host)
         if job.spec.load_s is None:
-            learn_load(ledger, job, load_s)
+            estimating.learn_load(ledger, job, load_s)
     ledger.records.first_step(job, event.step, assumed=event.assumed)
     if is_loading:
         ledger.siblings.add(job)
         _judge(dispatch, job)
     else:  # Nothing of it was done while it loaded.
-        ledger.records.expect(job, remaining_from(ledger, job, job.attempt.start_step))
+        ledger.records.expect(job, estimating.remaining_from(ledger, job, job.attempt.start_step))
 
 
-def _judge(dispatch: Dispatch, job: Job) -> None:
+def _judge(dispatch: Dispatch, job: domain.Job) -> None:
     """A job of unknown length is judged by what it has had, and again when that has grown."""
-    again_s = judge_again(dispatch.ledger, job)
+    again_s = estimating.judge_again(dispatch.ledger, job)
     if again_s is not None:
         dispatch.wake_at(dispatch.ledger.now_s + again_s, "judge", job.job_id, job.attempt.number)
 
@@ -132,8 +111,8 @@ def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
     if job.budget is not None and event.step == job.progress.step:  # It has not trained since.
         still = job.budget.pass_time(dispatch.ledger.now_s, job.budget.slowdown).forget_time()
         dispatch.ledger.records.note_training(job, still)
-    learn_progress(dispatch.ledger, job, event)
-    observe_sharing(dispatch.ledger, job)
+    estimating.learn_progress(dispatch.ledger, job, event)
+    estimating.observe_sharing(dispatch.ledger, job)
 
 
 def on_idle(dispatch: Dispatch, event: ev.IdleSeen) -> None:
@@ -145,15 +124,15 @@ def on_idle(dispatch: Dispatch, event: ev.IdleSeen) -> None:
     if event.since_s is None or not event.stage:
         ledger.records.idle(job, None)
         return
-    spell = IdleSpell(
+    spell = domain.IdleSpell(
         since_s=event.since_s,
         stage=event.stage,
         told_s=ledger.now_s,
         lends=event.stage == "share" or job.lends,
     )
     ledger.records.idle(job, spell)
-    if event.stage == "stop" and job.phase is Phase.RUNNING:
-        dispatch.stop(job, "idle", idle_reason("stop", ledger.now_s - event.since_s), save=True)
+    if event.stage == "stop" and job.phase is domain.Phase.RUNNING:
+        dispatch.stop(job, "idle", domain.idle_reason("stop", ledger.now_s - event.since_s), save=True)
 
 
 def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
@@ -171,9 +150,9 @@ def on_bound_lost(dispatch: Dispatch, event: ev.BoundLost) -> None:
     if job is None or partner is None or partner.job_id not in dispatch.ledger.holdings.partners(job):
         return
     dispatch.ledger.pairs.note_not_held(job, partner)
-    if partner.phase is Phase.RUNNING and partner.preemptible:
+    if partner.phase is domain.Phase.RUNNING and partner.preemptible:
         bound = dispatch.ledger.pairs.bound_of(job)
-        reason = because("parted-bound", job.job_id, event.ratio, bound.max)
+        reason = domain.because("parted-bound", job.job_id, event.ratio, bound.max)
         dispatch.stop(partner, "preempted", reason, save=True)
 
 
@@ -181,16 +160,16 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     """A checkpoint is durable: the job can go on from it."""
     job = dispatch.ledger.jobs.get(event.job_id)
     host = dispatch.ledger.hosts.get(event.host_id)
-    if job is None or host is None or job.attempt.number != event.attempt or job.phase in ENDED:
+    if job is None or host is None or job.attempt.number != event.attempt or job.phase in domain.ENDED:
         return
     if job.progress.went_otherwise:
         return
     # Nobody could put the parts of a gang over several domains together: they bind it to no host.
-    if job.phase is Phase.RESERVED or (
-        len(_domains(dispatch, job)) > 1 if job.phase in ON_DEVICES else not job.progress.resumable
+    if job.phase is domain.Phase.RESERVED or (
+        len(_domains(dispatch, job)) > 1 if job.phase in domain.ON_DEVICES else not job.progress.resumable
     ):
         return
-    record = CheckpointRecord(
+    record = domain.CheckpointRecord(
         attempt=event.attempt, step=event.step, domain=host.checkpoint_domain, exact=event.exact
     )
     if record in job.progress.checkpoints:
@@ -199,7 +178,9 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     before = job.progress.step
     dispatch.ledger.records.note_checkpoint(job, record)
     if job.progress.step != before:
-        dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.progress.step))
+        dispatch.ledger.records.expect(
+            job, estimating.remaining_from(dispatch.ledger, job, job.progress.step)
+        )
 
 
 def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
@@ -207,7 +188,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.host_id not in job.attempt.hosts_left:
         known = dispatch.ledger.jobs.get(event.job_id)
-        if known is not None and known.phase not in ENDED:
+        if known is not None and known.phase not in domain.ENDED:
             dispatch.ledger.records.was_on(known, event.host_id)
         if known is not None and event.host_id in known.strays:
             claims.stray_gone(dispatch, known, event.host_id)
@@ -215,7 +196,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     dispatch.ledger.records.last_words(job, event)
     is_out = event.verdict.out_of_memory or (event.verdict.is_over_host_limit and is_need_unknown(job))
     if is_out and not job.attempt.stop_cause and event.verdict.outcome == "user-failed":
-        crowded_out = blame_memory(dispatch.ledger, job)
+        crowded_out = estimating.blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
     is_by_itself = job.attempt.stop_cause in ("", "peer")
@@ -225,17 +206,17 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         if dispatch.ledger.records.went_otherwise(job, event.verdict.detail):
             dispatch.ledger.resumes.note(job, is_proven=False)
         if is_by_itself:
-            reason = because("otherwise", event.verdict.detail, job.durable_step)
+            reason = domain.because("otherwise", event.verdict.detail, job.durable_step)
             dispatch.ledger.records.blame_stop(job, "otherwise", reason)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
     _note_lateness(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.verdict)
-    if job.phase is Phase.QUEUED and job.reason.code == "unsplit" and _visits_parts(job):
+    if job.phase is domain.Phase.QUEUED and job.reason.code == "unsplit" and _visits_parts(job):
         _stay_whole(dispatch.ledger, job)
 
 
-def _note_lateness(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
+def _note_lateness(dispatch: Dispatch, job: domain.Job, event: ev.AttemptEnded) -> None:
     """Where a controller has started since the attempt was launched, its end may have been while none ran:
     what it held until then counts, and not until the journal knows of it. Of a gang the last end counts."""
     ledger, attempt = dispatch.ledger, job.attempt
@@ -254,7 +235,7 @@ def _note_lateness(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None
         ledger.accounts[charged] = msgspec.structs.replace(account, device_s=used_s - less_s, at_s=now_s)
 
 
-def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
+def _go_on_whole(ledger: Ledger, job: domain.Job, detail: str) -> None:
     """Where a batch was split that the script did not split itself, and that was refused, the job and its
     like get whole ones from now on."""
     is_split = job.placement is not None and job.placement.accumulation_steps > 1
@@ -264,15 +245,15 @@ def _go_on_whole(ledger: Ledger, job: Job, detail: str) -> None:
     whole = msgspec.structs.replace(before, accumulates=False)
     ledger.profiles.revise(before, whole)
     ledger.records.refine_profile(job, whole)
-    ledger.records.blame_stop(job, "unsplit", because("unsplit", detail))
+    ledger.records.blame_stop(job, "unsplit", domain.because("unsplit", detail))
 
 
-def _visits_parts(job: Job) -> bool:
+def _visits_parts(job: domain.Job) -> bool:
     """Whether it is there to be measured, with its batch in parts as well."""
     return job.spec.profiling == "only" and SCHEDULE_VARIABLE in job.spec.launch.env
 
 
-def _stay_whole(ledger: Ledger, job: Job) -> None:
+def _stay_whole(ledger: Ledger, job: domain.Job) -> None:
     """The next attempt of a job that is there to be measured has whole batches alone."""
     launch = job.spec.launch
     env = {name: value for name, value in launch.env.items() if name != SCHEDULE_VARIABLE}
@@ -284,11 +265,11 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None:
         return
-    learn_profile(dispatch.ledger, job, event)
+    estimating.learn_profile(dispatch.ledger, job, event)
     _ask_for_law(dispatch, job)
-    current = event.attempt in (None, job.attempt.number) and job.phase in (LOADING, RUNNING)
+    current = event.attempt in (None, job.attempt.number) and job.phase in (domain.LOADING, domain.RUNNING)
     if current and event.is_complete and job.spec.profiling == "only":
-        dispatch.stop(job, "profiled", because("profiled"), save=False)
+        dispatch.stop(job, "profiled", domain.because("profiled"), save=False)
 
 
 def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
@@ -296,7 +277,7 @@ def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
     dispatch.ledger.profiles.forget(event.keys)
 
 
-def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
+def _ask_for_law(dispatch: Dispatch, job: domain.Job) -> None:
     """Requests a fit of the throughput model of its profile, if there is enough data."""
     if job.measured.profile is None or job.measured.profile.throughput is not None or job.batch_size is None:
         return
@@ -305,7 +286,7 @@ def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
         return
     number = dispatch.command_id()
     # Policies count their own requests upwards from 1.
-    request = ComputeRequest(
+    request = domain.ComputeRequest(
         command_id=number, request_id=-number, kind=fitting.KIND, payload=payload, job_id=job.job_id
     )
     dispatch.out.append(request)
@@ -348,38 +329,46 @@ def on_alarm(dispatch: Dispatch, event: ev.AlarmRang) -> None:
 
 def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     if alarm.kind == "probation":
-        host = dispatch.ledger.hosts.get(HostId(alarm.subject))
+        host = dispatch.ledger.hosts.get(domain.HostId(alarm.subject))
         if host is not None and host.is_suspect:
             host.begin_probation()
             dispatch.ledger.refresh_host(host)
         return
     if alarm.kind == "leave":
-        leave_if_due(dispatch, HostId(alarm.subject))
+        leave_if_due(dispatch, domain.HostId(alarm.subject))
         return
     if alarm.kind in ("promise", "turn", "booking", "budget"):
         return  # A stage looks after each event.
     if alarm.kind == "reunite":
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return
-    job = dispatch.ledger.jobs.get(JobId(alarm.subject))
+    job = dispatch.ledger.jobs.get(domain.JobId(alarm.subject))
     if job is None or job.attempt.number != alarm.attempt:
         return
-    if alarm.kind == "deadline" and job.phase is Phase.CHECKPOINTING:
+    if alarm.kind == "deadline" and job.phase is domain.Phase.CHECKPOINTING:
         waited_s = dispatch.config.policy.stop_deadline_s
         cause = job.attempt.stop_cause
-        dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
-    elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
+        dispatch.stop(
+            job, cause, domain.because("checkpoint-deadline", waited_s, job.durable_step), save=False
+        )
+    elif alarm.kind == "limit" and job.phase in (domain.Phase.LOADING, domain.Phase.RUNNING):
         left_s = job.limit_left_s(dispatch.ledger.now_s)
         if left_s is None or left_s > SETTLED_S:
             return  # It was changed since; the new one has an alarm of its own.
         limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and is_loading(job)
-        reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
+        reason = (
+            domain.because("time-limit-loading", limit_s)
+            if in_vain
+            else domain.because("time-limit", limit_s)
+        )
         dispatch.stop(job, "time-limit", reason, save=True)
     elif alarm.kind == "judge":
         _judge(dispatch, job)
-    elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
-        dispatch.ledger.phases.change(job, Change.UNBLOCK, job.reason)
+    elif alarm.kind == "back-off" and job.phase is domain.Phase.BLOCKED:
+        dispatch.ledger.phases.change(job, domain.Change.UNBLOCK, job.reason)
         if not dispatch.queue_or_block(job):
             end_job(dispatch, job)
-    elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged and not dispatch.takes_turns:
-        dispatch.ledger.records.age(job, because("aged", dispatch.config.policy.ageing_s))
+    elif (
+        alarm.kind == "age" and job.phase is domain.Phase.QUEUED and not job.aged and not dispatch.takes_turns
+    ):
+        dispatch.ledger.records.age(job, domain.because("aged", dispatch.config.policy.ageing_s))

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    QUEUED,
-    SET_ON_DEVICES,
-    WAITING,
-    Change,
-    Job,
-    JobMeasurements,
-    JobProgress,
-    Phase,
-    SaveAttempt,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events.ending import end_job
 from cotenant.controller.engine.stages.fair_share import rank_of
+from cotenant.controller.engine.state import estimating
 from cotenant.controller.engine.state.dispatch import Dispatch
-from cotenant.controller.engine.state.estimating import (
-    curve_at_arrival,
-    estimate_arrival,
-    first_estimate,
-    known_profile,
-    remaining_from,
-    steps_in_all,
-)
 from cotenant.controller.engine.state.records import REQUEUED
 from cotenant.controller.performance import SeenBatch, alone_step_s
 
@@ -38,26 +19,26 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     ledger, spec, now_s = dispatch.ledger, event.spec, dispatch.ledger.now_s
     if spec.job_id in ledger.jobs:
         return  # The same submission, journalled twice.
-    profile = known_profile(ledger, spec)
+    profile = estimating.known_profile(ledger, spec)
     by = ("held-by", spec.user or "its owner") if spec.hold else ("submitted", spec.user or "somebody")
-    job = Job(
+    job = domain.Job(
         spec=spec,
         number=ledger.next_number,
         submitted_s=now_s,
         epoch=ledger.epoch.token,
         rank=rank_of(spec.priority),
-        phase=Phase.HELD if spec.hold else QUEUED,
+        phase=domain.Phase.HELD if spec.hold else domain.QUEUED,
         phase_since_s=now_s,
-        reason=because(*by),
-        progress=JobProgress(resumable=spec.resumable is True),
-        measured=JobMeasurements(
+        reason=domain.because(*by),
+        progress=domain.JobProgress(resumable=spec.resumable is True),
+        measured=domain.JobMeasurements(
             profile=profile,
             profile_given=profile is not None,
             batch=SeenBatch() if profile is None else profile.batch,
             solo_step_s=alone_step_s(profile, spec.gang),
-            curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
+            curve=estimating.curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
         ),
-        estimate=first_estimate(ledger, spec, profile),
+        estimate=estimating.first_estimate(ledger, spec, profile),
     )
     ledger.next_number += 1
     ledger.phases.add(job)
@@ -71,14 +52,14 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
 def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
     """A waiting job ends at once, a job on devices when its processes are gone."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is None or job.phase in ENDED:
+    if job is None or job.phase in domain.ENDED:
         return
-    reason = because("cancelled-by", event.by)
-    if job.phase is Phase.RESERVED:
-        dispatch.unreserve(job, reason, Change.CANCEL)
+    reason = domain.because("cancelled-by", event.by)
+    if job.phase is domain.Phase.RESERVED:
+        dispatch.unreserve(job, reason, domain.Change.CANCEL)
         end_job(dispatch, job)
-    elif job.phase in WAITING:
-        dispatch.ledger.phases.change(job, Change.CANCEL, reason)
+    elif job.phase in domain.WAITING:
+        dispatch.ledger.phases.change(job, domain.Change.CANCEL, reason)
         end_job(dispatch, job)
     else:
         dispatch.stop(job, "cancelled", reason, save=False, interrupt=event.interrupt)
@@ -89,10 +70,10 @@ def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None:
         return
-    if job.phase is Phase.RESERVED:
-        dispatch.unreserve(job, because("held-by", event.by), Change.HOLD)
-    elif job.phase in (Phase.QUEUED, Phase.BLOCKED):
-        dispatch.ledger.phases.change(job, Change.HOLD, because("held-by", event.by))
+    if job.phase is domain.Phase.RESERVED:
+        dispatch.unreserve(job, domain.because("held-by", event.by), domain.Change.HOLD)
+    elif job.phase in (domain.Phase.QUEUED, domain.Phase.BLOCKED):
+        dispatch.ledger.phases.change(job, domain.Change.HOLD, domain.because("held-by", event.by))
     if job.spec.array_limit:
         dispatch.fill_array(job)
 
@@ -100,7 +81,7 @@ def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
 def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
     """A held job waits in the queue again, whatever it was held for."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is None or job.phase is not Phase.HELD:
+    if job is None or job.phase is not domain.Phase.HELD:
         return
     dispatch.ledger.records.release(job, dispatch.submission_reason(job))
     if not dispatch.queue_or_block(job):
@@ -110,8 +91,12 @@ def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
 def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
     """A resumable job saves and leaves its devices."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING) and job.progress.resumable:
-        dispatch.stop(job, "user", because("preempted-by-user", event.by), save=True)
+    if (
+        job is not None
+        and job.phase in (domain.Phase.RUNNING, domain.Phase.LOADING)
+        and job.progress.resumable
+    ):
+        dispatch.stop(job, "user", domain.because("preempted-by-user", event.by), save=True)
 
 
 def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
@@ -120,11 +105,11 @@ def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None:
         return
-    if job.phase in (Phase.RUNNING, Phase.LOADING):
-        dispatch.stop(job, "user", because(REQUEUED, event.by), save=True)
-    elif job.phase in ENDED:
-        left_s = remaining_from(dispatch.ledger, job, job.durable_step)
-        dispatch.ledger.records.begin_again(job, because("again-by", event.by, job.phase), left_s)
+    if job.phase in (domain.Phase.RUNNING, domain.Phase.LOADING):
+        dispatch.stop(job, "user", domain.because(REQUEUED, event.by), save=True)
+    elif job.phase in domain.ENDED:
+        left_s = estimating.remaining_from(dispatch.ledger, job, job.durable_step)
+        dispatch.ledger.records.begin_again(job, domain.because("again-by", event.by, job.phase), left_s)
         dispatch.ledger.siblings.add(job)
         if job.spec.array_limit:
             dispatch.ledger.join_array(job)
@@ -136,15 +121,15 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
     """Options of a job change; its estimates and its time limit follow. Of one that holds devices only what
     is safe."""
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(event.job_id)
-    if job is None or job.phase in ENDED:
+    if job is None or job.phase in domain.ENDED:
         return
-    if job.phase not in WAITING and not set(event.changes) <= set(SET_ON_DEVICES):
+    if job.phase not in domain.WAITING and not set(event.changes) <= set(domain.SET_ON_DEVICES):
         return
     before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
     ledger.records.respecify(job, spec)
     ledger.siblings.add(job)
     ledger.records.rank(job, rank_of(spec.priority))
-    if spec.time_limit_s != before.time_limit_s and job.phase in (Phase.LOADING, Phase.RUNNING):
+    if spec.time_limit_s != before.time_limit_s and job.phase in (domain.Phase.LOADING, domain.Phase.RUNNING):
         dispatch.change_limit(job)
     if spec.idle != before.idle and job.attempt.idle is not None:
         ledger.records.idle(job, None)  # What is due by the new rule, the next heartbeat says.
@@ -152,23 +137,25 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
         return
     if job.attempt.number == 0:
         ledger.records.expect(
-            job, *estimate_arrival(ledger.estimates, spec, job.measured.profile, ledger.siblings)
+            job, *estimating.estimate_arrival(ledger.estimates, spec, job.measured.profile, ledger.siblings)
         )
     elif spec.expected_s is not None and spec.expected_s != before.expected_s:
         ledger.records.expect(job, max(0.0, spec.expected_s - job.spent.run_s), "user")
     else:
-        ledger.records.expect(job, remaining_from(ledger, job, job.durable_step), steps_in_all(job)[1])
+        ledger.records.expect(
+            job, estimating.remaining_from(ledger, job, job.durable_step), estimating.steps_in_all(job)[1]
+        )
 
 
 def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
     """A running job saves and goes on."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is None or job.phase is not Phase.RUNNING or not job.progress.resumable:
+    if job is None or job.phase is not domain.Phase.RUNNING or not job.progress.resumable:
         return
     assert job.placement is not None
     first = dispatch.ledger.holdings.host_of(job.placement.devices[0])
     dispatch.out.append(
-        SaveAttempt(
+        domain.SaveAttempt(
             command_id=dispatch.command_id(),
             host_id=first,
             job_id=job.job_id,

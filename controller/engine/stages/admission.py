@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.domain import (
-    ENDED,
-    QUEUED,
-    Job,
-    JobSpec,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.engine.stages.fair_share import FairShare, rank_of
 from cotenant.controller.engine.stages.limits import Limits, is_over_limit, quotas_of
 from cotenant.controller.engine.stages.stages import AdmissionStage
@@ -44,17 +37,17 @@ class Admission:
         """Fair share and limits, in this order, as far as they are configured."""
         return tuple(each for each in (self.fair_share, self.limits) if each is not None)
 
-    def never(self, spec: JobSpec) -> Reason | None:
+    def never(self, spec: domain.JobSpec) -> domain.Reason | None:
         """Why a job would be over a limit all by itself."""
         return None if self.limits is None else self.limits.never(spec)
 
-    def explain(self, ledger: Ledger, job: Job) -> list[Reason]:
+    def explain(self, ledger: Ledger, job: domain.Job) -> list[domain.Reason]:
         """Who is before a queued job, and because of whom it waits, beyond what its policy says."""
-        found: list[Reason] = []
+        found: list[domain.Reason] = []
         first = next(ledger.queue.heads(), None)
         if first is not None and not first.aged and first.rank < job.rank:
             if first.spec.priority > job.spec.priority:
-                found.append(because("priority", first.job_id, first.spec.priority, job.spec.priority))
+                found.append(domain.because("priority", first.job_id, first.spec.priority, job.spec.priority))
             elif self.fair_share is not None:
                 found.append(self.fair_share.why_behind(ledger, job, first))
         held: dict[str, int] = {}
@@ -65,7 +58,9 @@ class Admission:
             most_first = sorted(held.items(), key=lambda each: (-each[1], each[0]))
             shown = [f"{user} ({devices})" for user, devices in most_first[:USERS_SHOWN]]
             more = len(held) - len(shown)
-            found.append(because("held-by-users", ", ".join(shown) + (f" and {more} more" if more else "")))
+            found.append(
+                domain.because("held-by-users", ", ".join(shown) + (f" and {more} more" if more else ""))
+            )
         return found
 
     def restore(self) -> None:
@@ -77,11 +72,11 @@ class Admission:
                 [],
             )  # It lets them all in.
         if ledger.phases.entered is not None:
-            ledger.phases.entered = [job for job in ledger.jobs.values() if job.phase not in ENDED]
+            ledger.phases.entered = [job for job in ledger.jobs.values() if job.phase not in domain.ENDED]
         if self.fair_share is not None:
             self.fair_share.restore()
         else:
             ledger.rank_again_s = None
             for job in list(ledger.jobs.values()):
-                if job.phase is QUEUED or is_over_limit(job):
+                if job.phase is domain.QUEUED or is_over_limit(job):
                     ledger.records.rank(job, rank_of(job.spec.priority))

@@ -13,16 +13,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    LEAVING,
-    RESERVED,
-    Booking,
-    DeviceId,
-    HostId,
-    Job,
-    bookings,
-    is_type_for,
-)
+from cotenant.controller import domain
+from cotenant.controller.domain import bookings
 from cotenant.controller.engine.stages.free_times import NEAR_S, KeptDevices, start_s
 from cotenant.controller.engine.state.bookings import OpenBooking
 from cotenant.controller.engine.state.ledger import Ledger
@@ -30,7 +22,7 @@ from cotenant.controller.planning import hard_s
 
 STARTS_MAX: Final = 50
 """Times that are tried for a reservation that cannot be had when it was asked for."""
-Places = dict[tuple[HostId, str], list[tuple[bool, bool, DeviceId]]]
+Places = dict[tuple[domain.HostId, str], list[tuple[bool, bool, domain.DeviceId]]]
 """By host and type the devices that a reservation can have, the best first."""
 
 
@@ -50,7 +42,9 @@ class BookingRoom:
         """Takes the ledger, and the devices that are kept for promised ends."""
         self._ledger, self._promised = ledger, promised
 
-    def find(self, booking: Booking, present: OpenBooking | None = None) -> tuple[DeviceId, ...] | None:
+    def find(
+        self, booking: domain.Booking, present: OpenBooking | None = None
+    ) -> tuple[domain.DeviceId, ...] | None:
         """The devices for a reservation, of one type and if possible of one host; None: there are too few.
         `present`: it has devices, and keeps what it can."""
         places = self._places(booking, present)
@@ -69,7 +63,7 @@ class BookingRoom:
                 return tuple(spread[: booking.gpus])
         return None
 
-    def find_other(self, booking: Booking) -> NoDevices:
+    def find_other(self, booking: domain.Booking) -> NoDevices:
         """What could be had instead."""
         counts: Counter[str] = Counter()
         for (_, type), found in self._places(booking, None).items():
@@ -77,7 +71,7 @@ class BookingRoom:
         most = max(counts.values(), default=0)
         return NoDevices(gpus_then=min(most, booking.gpus), from_s=next(self._other_times(booking), None))
 
-    def _other_times(self, booking: Booking) -> Iterator[float]:
+    def _other_times(self, booking: domain.Booking) -> Iterator[float]:
         """Later times at which it could begin: when something ends."""
         ledger, since_s = self._ledger, booking.from_s
         ends = {
@@ -92,7 +86,7 @@ class BookingRoom:
             if self.find(moved) is not None:
                 yield at_s
 
-    def _places(self, booking: Booking, present: OpenBooking | None) -> Places:
+    def _places(self, booking: domain.Booking, present: OpenBooking | None) -> Places:
         ledger, tenants = self._ledger, self._ledger.holdings.tenants
         from_s, until_s = booking.from_s, booking.until_s
         if present is not None:
@@ -102,7 +96,7 @@ class BookingRoom:
         places: Places = defaultdict(list)
         for device_id, device in ledger.devices.items():
             if (
-                is_type_for(booking.gpu_type, device.type)
+                domain.is_type_for(booking.gpu_type, device.type)
                 and booking.host_id in ("", device.host_id)
                 and device_id not in taken
                 and not is_lost(ledger, device_id, until_s)
@@ -117,7 +111,7 @@ class BookingRoom:
             found.sort()
         return places
 
-    def _taken(self, booking: Booking) -> set[DeviceId]:
+    def _taken(self, booking: domain.Booking) -> set[domain.DeviceId]:
         """Devices that others have at one of its times."""
         others = [b for b in self._ledger.bookings.open.values() if b.booking_id != booking.booking_id]
         taken = {d for each in others if each.booking.overlaps(booking) for d in each.devices}
@@ -127,7 +121,7 @@ class BookingRoom:
         return taken
 
 
-def is_lost(ledger: Ledger, device_id: DeviceId, until_s: float) -> bool:
+def is_lost(ledger: Ledger, device_id: domain.DeviceId, until_s: float) -> bool:
     """Whether a device is gone, or its host will be before then, or takes no work until somebody says so."""
     device = ledger.devices.get(device_id)
     host = ledger.hosts.get(device.host_id) if device is not None else None
@@ -139,16 +133,16 @@ def is_lost(ledger: Ledger, device_id: DeviceId, until_s: float) -> bool:
     return not device.healthy if closed is None else closed.known is None
 
 
-def leaves_in_time(ledger: Ledger, job: Job, user: str, from_s: float) -> bool:
+def leaves_in_time(ledger: Ledger, job: domain.Job, user: str, from_s: float) -> bool:
     """Whether a job that holds devices is the user's own, or can be made to have left them by then."""
     needs_s = hard_s(job, ledger.now_s)
-    if job.spec.user == user or job.phase in LEAVING or not needs_s:
+    if job.spec.user == user or job.phase in domain.LEAVING or not needs_s:
         return True
-    begins_s = start_s(ledger, job.waits_for) if job.phase is RESERVED else ledger.now_s
+    begins_s = start_s(ledger, job.waits_for) if job.phase is domain.RESERVED else ledger.now_s
     return begins_s + needs_s <= max(from_s, ledger.now_s) + NEAR_S
 
 
-def holders(ledger: Ledger, device_id: DeviceId) -> list[Job]:
+def holders(ledger: Ledger, device_id: domain.DeviceId) -> list[domain.Job]:
     """Who holds the device, or gets it next."""
     claim = ledger.holdings.claimed_by(device_id)
     here = (*ledger.holdings.tenants(device_id), *((claim,) if claim is not None else ()))

@@ -18,36 +18,9 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from cotenant.controller.domain import (
-    LEAVING,
-    LOADING,
-    QUEUED,
-    RESERVED,
-    RUNNING,
-    AnyAction,
-    Booking,
-    Decision,
-    DeviceId,
-    Hold,
-    Job,
-    JobId,
-    Place,
-    Preempt,
-    Reason,
-    Resize,
-    Share,
-    Wake,
-    because,
-    is_type_for,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.stages.booking_room import (
-    BookingRoom,
-    NoDevices,
-    holders,
-    is_lost,
-    leaves_in_time,
-)
+from cotenant.controller.engine.stages import booking_room
 from cotenant.controller.engine.stages.free_times import NEAR_S, KeptDevices, find_gang, moved_s
 from cotenant.controller.engine.stages.promises import Promises
 from cotenant.controller.engine.state.bookings import OpenBooking
@@ -73,10 +46,12 @@ class BookingStage:
         self._current, self._promises = current, promises
         self._lend_after_s = dispatch.config.reservations.lend_after_s
 
-    def offer(self, booking: Booking, now_s: float) -> tuple[DeviceId, ...] | NoDevices:
+    def offer(
+        self, booking: domain.Booking, now_s: float
+    ) -> tuple[domain.DeviceId, ...] | booking_room.NoDevices:
         """Returns the devices that a reservation would get if it were made now, or what could be had instead.
         Changes nothing."""
-        room = BookingRoom(self._ledger.as_of(now_s), self._kept_for_promises())
+        room = booking_room.BookingRoom(self._ledger.as_of(now_s), self._kept_for_promises())
         return room.find(booking) or room.find_other(booking)
 
     def _kept_for_promises(self) -> list[KeptDevices]:
@@ -111,7 +86,7 @@ class BookingStage:
         ledger = self._ledger
         if each.devices and not any(self._is_amiss(each, device_id) for device_id in each.devices):
             return
-        found = BookingRoom(ledger, self._kept_for_promises()).find(each.booking, each)
+        found = booking_room.BookingRoom(ledger, self._kept_for_promises()).find(each.booking, each)
         if found is None or set(found) == set(each.devices):
             return
         ledger.open_devices(device_id for device_id in each.own if device_id not in found)
@@ -120,37 +95,37 @@ class BookingStage:
             ledger.close_devices(each, [device_id for device_id in found if device_id not in each.devices])
         each.devices = found
 
-    def _is_amiss(self, each: OpenBooking, device_id: DeviceId) -> bool:
+    def _is_amiss(self, each: OpenBooking, device_id: domain.DeviceId) -> bool:
         ledger = self._ledger
-        if is_lost(ledger, device_id, each.until_s):
+        if booking_room.is_lost(ledger, device_id, each.until_s):
             return True
-        here = holders(ledger, device_id) if not each.is_closed else ()
-        return not all(leaves_in_time(ledger, job, each.user, each.from_s) for job in here)
+        here = booking_room.holders(ledger, device_id) if not each.is_closed else ()
+        return not all(booking_room.leaves_in_time(ledger, job, each.user, each.from_s) for job in here)
 
     def _due_s(self, each: OpenBooking) -> float:
         """When those must be asked to leave who would be there when it begins."""
         ledger = self._ledger
         pauses = [0.0]
         for device_id in each.devices:
-            for job in holders(ledger, device_id):
+            for job in booking_room.holders(ledger, device_id):
                 if job.spec.user != each.user and not hard_s(job, ledger.now_s):
                     pauses.append(moved_s(ledger, job) - ledger.now_s)
         return each.from_s - max(pauses)
 
-    def _make_room(self, each: OpenBooking, device_id: DeviceId) -> None:
+    def _make_room(self, each: OpenBooking, device_id: domain.DeviceId) -> None:
         """Whoever else is on the device, or would get it next, is asked to leave."""
-        dispatch, why = self._dispatch, because("booking-makes-room", each.user, each.booking_id)
-        for job in holders(self._ledger, device_id):
+        dispatch, why = self._dispatch, domain.because("booking-makes-room", each.user, each.booking_id)
+        for job in booking_room.holders(self._ledger, device_id):
             if job.spec.user == each.user:
                 continue
-            if job.phase is RESERVED:
+            if job.phase is domain.RESERVED:
                 dispatch.unreserve(job, why, preempted=True)
-            elif job.phase in LEAVING and job.resize_to is not None:
+            elif job.phase in domain.LEAVING and job.resize_to is not None:
                 if device_id in job.resize_to.devices:
                     dispatch.give_up_resize(job)
-            elif job.phase in (LOADING, RUNNING) and _may_go(job):
+            elif job.phase in (domain.LOADING, domain.RUNNING) and _may_go(job):
                 since_s = self._ledger.now_s - job.phase_since_s
-                if job.phase is LOADING or since_s < self._current.run_promised_s:
+                if job.phase is domain.LOADING or since_s < self._current.run_promised_s:
                     self._ledger.records.preempt_early(job)
                 dispatch.stop(job, "preempted", why, save=True)
 
@@ -162,8 +137,8 @@ class BookingStage:
             job = ledger.jobs[claim] if claim is not None else None
             if (
                 job is not None
-                and job.phase is RESERVED
-                and not leaves_in_time(ledger, job, each.user, each.from_s)
+                and job.phase is domain.RESERVED
+                and not booking_room.leaves_in_time(ledger, job, each.user, each.from_s)
             ):
                 self._dispatch.unreserve(job, _against(each))
 
@@ -175,7 +150,7 @@ class BookingStage:
         if now_s < each.from_s - NEAR_S:
             return
         for device_id in each.devices:
-            if any(job.spec.user == each.user for job in holders(ledger, device_id)):
+            if any(job.spec.user == each.user for job in booking_room.holders(ledger, device_id)):
                 each.unused_since_s.pop(device_id, None)
                 if device_id in each.lent:
                     self._close_again(each, (device_id,))
@@ -192,7 +167,7 @@ class BookingStage:
         wanted = {device_id for _, devices in self._serve(each, each.devices) for device_id in devices}
         self._close_again(each, [device_id for device_id in each.lent if device_id in wanted])
 
-    def _close_again(self, each: OpenBooking, devices: Iterable[DeviceId]) -> None:
+    def _close_again(self, each: OpenBooking, devices: Iterable[domain.DeviceId]) -> None:
         devices = tuple(devices)
         each.lent = [device_id for device_id in each.lent if device_id not in devices]
         for device_id in devices:
@@ -201,64 +176,68 @@ class BookingStage:
 
     # --- Decisions ---------------------------------------------------------------------------------
 
-    def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
+    def revise(self, event: ev.AnyEvent, decision: domain.Decision) -> domain.Decision:
         """The decision with the owners' jobs on their reserved devices, and without what would be in the way
         of a reservation."""
         ledger, before = self._ledger, decision.actions
         if not ledger.bookings.open:
             return decision
-        served: dict[JobId, AnyAction] = {}
+        served: dict[domain.JobId, domain.AnyAction] = {}
         for each in ledger.bookings.open.values():
             if each.is_closed and ledger.now_s >= each.from_s - NEAR_S:
                 for job, devices in self._serve(each, each.own, served):
-                    reason = because("booking-serves", each.booking_id, len(devices))
-                    served[job.job_id] = Place(job_id=job.job_id, devices=devices, reason=reason)
+                    reason = domain.because("booking-serves", each.booking_id, len(devices))
+                    served[job.job_id] = domain.Place(job_id=job.job_id, devices=devices, reason=reason)
         refused = {
             action.job_id: against
             for action in before
-            if isinstance(action, Place | Share | Resize)
+            if isinstance(action, domain.Place | domain.Share | domain.Resize)
             and action.job_id not in served
             and (against := self._in_the_way_of(action)) is not None
         }
         out = [*served.values(), *self._what_is_left(before, served.keys() | refused.keys())]
         for job_id, each in refused.items():
             job = ledger.jobs[job_id]
-            if job.phase is QUEUED and job.reason != _against(each):
-                out.append(Hold(job_id=job_id, reason=_against(each)))
-        if refused and not any(isinstance(each, Place | Share | Preempt | Resize) for each in out):
+            if job.phase is domain.QUEUED and job.reason != _against(each):
+                out.append(domain.Hold(job_id=job_id, reason=_against(each)))
+        if refused and not any(
+            isinstance(each, domain.Place | domain.Share | domain.Preempt | domain.Resize) for each in out
+        ):
             # Asked again at once, the policy would want the same again, and so on for ever.
-            out = [each for each in out if type(each) is not Wake or each.at_s > ledger.now_s]
-        if any(isinstance(each, Place | Share) and each.job_id in served for each in before):
+            out = [each for each in out if type(each) is not domain.Wake or each.at_s > ledger.now_s]
+        if any(isinstance(each, domain.Place | domain.Share) and each.job_id in served for each in before):
             # Others may have what the policy meant for these jobs.
-            out.append(Wake(at_s=ledger.now_s, reason=because("booking-ask-again")))
-        return decision if tuple(out) == before else Decision(actions=tuple(out))
+            out.append(domain.Wake(at_s=ledger.now_s, reason=domain.because("booking-ask-again")))
+        return decision if tuple(out) == before else domain.Decision(actions=tuple(out))
 
-    def _what_is_left(self, actions: Iterable[AnyAction], without: Iterable[JobId]) -> Iterable[AnyAction]:
+    def _what_is_left(
+        self, actions: Iterable[domain.AnyAction], without: Iterable[domain.JobId]
+    ) -> Iterable[domain.AnyAction]:
         """The policy's actions, but for those about jobs that were served or refused, and for preemptions of
         jobs that hold what is reserved for their owner."""
         gone, guarded = set(without), self._guarded()
         for action in actions:
-            if isinstance(action, Place | Share | Resize) and action.job_id in gone:
+            if isinstance(action, domain.Place | domain.Share | domain.Resize) and action.job_id in gone:
                 continue
-            if isinstance(action, Preempt) and (action.for_job in gone or action.job_id in guarded):
+            if isinstance(action, domain.Preempt) and (action.for_job in gone or action.job_id in guarded):
                 continue
             yield action
 
-    def _guarded(self) -> set[JobId]:
+    def _guarded(self) -> set[domain.JobId]:
         ledger = self._ledger
         return {
             job.job_id
             for each in ledger.bookings.open.values()
             for device_id in each.own
-            for job in holders(ledger, device_id)
+            for job in booking_room.holders(ledger, device_id)
             if job.spec.user == each.user
         }
 
     def _serve(
-        self, each: OpenBooking, devices: Iterable[DeviceId], but: Iterable[JobId] = ()
-    ) -> list[tuple[Job, tuple[DeviceId, ...]]]:
+        self, each: OpenBooking, devices: Iterable[domain.DeviceId], but: Iterable[domain.JobId] = ()
+    ) -> list[tuple[domain.Job, tuple[domain.DeviceId, ...]]]:
         """The owner's waiting jobs, in the policy's order, with those of these devices that they get."""
-        ledger, found = self._ledger, list[tuple[Job, tuple[DeviceId, ...]]]()
+        ledger, found = self._ledger, list[tuple[domain.Job, tuple[domain.DeviceId, ...]]]()
         free = [device_id for device_id in devices if self._can_serve(each, device_id)]
         if not free:
             return found
@@ -273,17 +252,17 @@ class BookingStage:
                 free = [device_id for device_id in free if device_id not in gang]
         return found
 
-    def _can_serve(self, each: OpenBooking, device_id: DeviceId) -> bool:
+    def _can_serve(self, each: OpenBooking, device_id: domain.DeviceId) -> bool:
         """Whether a reserved device is free for its owner, or will be as soon as others have left."""
         ledger = self._ledger
-        if is_lost(ledger, device_id, ledger.now_s):
+        if booking_room.is_lost(ledger, device_id, ledger.now_s):
             return False
-        here = holders(ledger, device_id)
+        here = booking_room.holders(ledger, device_id)
         return not any(job.spec.user == each.user for job in here) and (
-            device_id in each.lent or all(job.phase in LEAVING for job in here)
+            device_id in each.lent or all(job.phase in domain.LEAVING for job in here)
         )
 
-    def _in_the_way_of(self, action: Place | Share | Resize) -> OpenBooking | None:
+    def _in_the_way_of(self, action: domain.Place | domain.Share | domain.Resize) -> OpenBooking | None:
         """The reservation that would find this job on its devices; None: there is none."""
         ledger, job = self._ledger, self._ledger.jobs.get(action.job_id)
         if job is None:
@@ -299,7 +278,9 @@ class BookingStage:
                 if not devices.isdisjoint(each.own) or may_take_s:
                     return each
                 continue
-            here = (other for device_id in action.devices for other in holders(ledger, device_id))
+            here = (
+                other for device_id in action.devices for other in booking_room.holders(ledger, device_id)
+            )
             begins_s = max((moved_s(ledger, other) for other in here), default=now_s)
             needs_s = may_take_s or job.estimate.load_s + job.estimate.pause_s
             if begins_s + needs_s > each.from_s + NEAR_S:
@@ -325,33 +306,33 @@ class BookingStage:
             self._dispatch.wake_at(due_s, "booking", "", 0)
 
 
-def _may_go(job: Job) -> bool:
+def _may_go(job: domain.Job) -> bool:
     """Whether a tenant is asked to leave: one that said it can resume came here for that alone."""
     return job.spec.job_class == "spot" and (job.progress.resumable or job.spec.resumable is True)
 
 
-def _against(each: OpenBooking) -> Reason:
-    return because(KEPT_BACK, each.user, each.booking_id)
+def _against(each: OpenBooking) -> domain.Reason:
+    return domain.because(KEPT_BACK, each.user, each.booking_id)
 
 
-def why_kept(ledger: Ledger, job: Job) -> list[Reason]:
+def why_kept(ledger: Ledger, job: domain.Job) -> list[domain.Reason]:
     """Which reservations keep a waiting job from devices that would suit it, and what would change that."""
-    found: list[Reason] = []
+    found: list[domain.Reason] = []
     scheduling_class, now_s = ledger.queue.class_of(job), ledger.now_s
     for each in ledger.bookings.open.values():
         suited = [
             device_id
             for device_id in each.devices
             if (device := ledger.devices.get(device_id)) is not None
-            and is_type_for(scheduling_class.gpu_type, device.type)
+            and domain.is_type_for(scheduling_class.gpu_type, device.type)
         ]
         if not suited or each.user == job.spec.user:
             continue
         in_s, left_s = each.from_s - now_s, each.until_s - now_s
         if own := [device_id for device_id in suited if device_id in each.own]:
-            found.append(because("booking-now", len(own), each.user, each.booking_id, left_s))
+            found.append(domain.because("booking-now", len(own), each.user, each.booking_id, left_s))
         elif hard_s(job, now_s) and not each.is_closed and hard_s(job, now_s) > in_s:
-            found.append(because("booking-ahead", len(suited), each.user, each.booking_id, in_s))
+            found.append(domain.because("booking-ahead", len(suited), each.user, each.booking_id, in_s))
         elif hard_s(job, now_s) and each.is_closed:
-            found.append(because("booking-lent", len(suited), each.user, each.booking_id))
+            found.append(domain.because("booking-lent", len(suited), each.user, each.booking_id))
     return found

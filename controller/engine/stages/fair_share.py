@@ -18,13 +18,7 @@ import math
 from collections import defaultdict
 from typing import Final, Literal
 
-from cotenant.controller.domain import (
-    QUEUED,
-    Job,
-    JobId,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.limits import is_over_limit
 from cotenant.controller.engine.state.dispatch import Dispatch
@@ -47,7 +41,7 @@ def rank_of(priority: int, level: int = 0) -> int:
     return level - priority * LEVELS
 
 
-def level_of(job: Job) -> int:
+def level_of(job: domain.Job) -> int:
     """The level at which a job was last ranked."""
     return job.rank + job.spec.priority * LEVELS
 
@@ -71,14 +65,14 @@ class FairShare:
         self._half_life_s = half_life_s
         self._every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, half_life_s / LOOKS_PER_HALF_LIFE))
         self._changes = 0
-        self._waiting: dict[str, dict[JobId, Job]] = {}
+        self._waiting: dict[str, dict[domain.JobId, domain.Job]] = {}
         """Jobs in the queue, or kept out of it by a limit, by who is charged."""
-        self._names: dict[JobId, str] = {}
+        self._names: dict[domain.JobId, str] = {}
         """The name under which each of them waits."""
         self._levels: dict[str, int] = {}
         """The level at which the jobs of a name wait."""
 
-    def name_of(self, job: Job) -> str:
+    def name_of(self, job: domain.Job) -> str:
         """Who is charged for a job."""
         return job.spec.user if self.by == "user" else job.spec.organisation
 
@@ -109,15 +103,15 @@ class FairShare:
             used_s = self.usage(accounts.get(name), now_s)
             accounts[name] = DecayedUsage(device_s=used_s, at_s=now_s, devices=held.get(name, 0.0))
 
-    def why_behind(self, ledger: Ledger, job: Job, first: Job) -> Reason:
+    def why_behind(self, ledger: Ledger, job: domain.Job, first: domain.Job) -> domain.Reason:
         """The reason for a job that somebody with less usage goes before."""
         mine, other = self.name_of(job), self.name_of(first)
         used_h, other_h = (
             self.usage(ledger.accounts.get(name), ledger.now_s) / 3600.0 for name in (mine, other)
         )
-        return because("fair-share", mine, used_h, other, other_h, first.job_id)
+        return domain.because("fair-share", mine, used_h, other, other_h, first.job_id)
 
-    def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
+    def admit(self, event: ev.AnyEvent, changed: list[domain.Job]) -> None:
         """Ranks jobs that begin to wait, and from time to time all waiting jobs, since usage goes on."""
         ledger, now_s = self._ledger, self._ledger.now_s
         for job in changed:
@@ -143,13 +137,13 @@ class FairShare:
             if job.job_id in self._names:
                 self._levels[self._names[job.job_id]] = level_of(job)
 
-    def _note(self, job: Job) -> None:
+    def _note(self, job: domain.Job) -> None:
         """Counts a job under the name that is charged for it, if it waits now."""
         job_id, name = job.job_id, self.name_of(job)
         before = self._names.pop(job_id, None)
         if before is not None:
             del self._waiting[before][job_id]
-        if job.phase is QUEUED or is_over_limit(job):
+        if job.phase is domain.QUEUED or is_over_limit(job):
             self._names[job_id] = name
             self._waiting.setdefault(name, {})[job_id] = job
         if before is not None and not self._waiting[before]:

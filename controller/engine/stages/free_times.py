@@ -15,34 +15,25 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    LEAVING,
-    LOADING,
-    RESERVED,
-    DeviceId,
-    HostId,
-    Job,
-    JobId,
-    asks_hosts,
-    bookings,
-)
+from cotenant.controller import domain
+from cotenant.controller.domain import bookings
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.planning import Plan, hard_s
 
 NEAR_S: Final = 0.01
 """Times nearer than this are the same: a save loses up to a step of a simulated job."""
 STARTS_MAX: Final = 1_000
-FreeTimes = dict[DeviceId, float]
+FreeTimes = dict[domain.DeviceId, float]
 """Device that takes work -> when it becomes free."""
-CanMove = Callable[[Job], bool]
+CanMove = Callable[[domain.Job], bool]
 """Whether a job can be asked to make room."""
 
 
 class KeptDevices(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that are kept for a job, from a time on."""
 
-    job_id: JobId
-    devices: tuple[DeviceId, ...]
+    job_id: domain.JobId
+    devices: tuple[domain.DeviceId, ...]
     from_s: float
     until_s: float
     """The job is expected to end before this."""
@@ -51,41 +42,41 @@ class KeptDevices(msgspec.Struct, frozen=True, kw_only=True):
         return self.from_s < until_s - NEAR_S and self.until_s > from_s + NEAR_S
 
 
-def need_s(job: Job, now_s: float) -> float | None:
+def need_s(job: domain.Job, now_s: float) -> float | None:
     """Loading and training that a waiting job has before it; None: nobody knows."""
     left_s = job.known_left_s(now_s)
     return None if left_s is None else job.estimate.load_s + left_s
 
 
-def leaves_s(ledger: Ledger, job: Job) -> float:
+def leaves_s(ledger: Ledger, job: domain.Job) -> float:
     """When a job that holds devices, or waits for its victims to leave them, will have left by itself."""
     limit_left_s = job.limit_left_s(ledger.now_s)
-    if limit_left_s is None or job.phase in LEAVING:
+    if limit_left_s is None or job.phase in domain.LEAVING:
         return _expected_to_leave_s(ledger, job)
-    begins_s = start_s(ledger, job.waits_for) if job.phase is RESERVED else ledger.now_s
+    begins_s = start_s(ledger, job.waits_for) if job.phase is domain.RESERVED else ledger.now_s
     return min(_expected_to_leave_s(ledger, job), begins_s + limit_left_s + job.estimate.pause_s)
 
 
-def _expected_to_leave_s(ledger: Ledger, job: Job) -> float:
+def _expected_to_leave_s(ledger: Ledger, job: domain.Job) -> float:
     """When a job will have left its devices by itself, as far as its length is known, whatever its time
     limit."""
     now_s = ledger.now_s
-    if job.phase in LEAVING:
+    if job.phase in domain.LEAVING:
         return _later(job.phase_since_s + job.estimate.pause_s, now_s)
     left_s = job.known_left_s(now_s)
     if left_s is None or (
-        job.placement is not None and job.phase is not RESERVED and ledger.holdings.partners(job)
+        job.placement is not None and job.phase is not domain.RESERVED and ledger.holdings.partners(job)
     ):
         return inf
-    if job.phase is RESERVED:
+    if job.phase is domain.RESERVED:
         return start_s(ledger, job.waits_for) + job.estimate.load_s + left_s
-    if job.phase is LOADING:
+    if job.phase is domain.LOADING:
         return _later(job.phase_since_s + job.estimate.load_s, now_s) + left_s
     assert job.estimate.remaining_s is not None
     return _later(job.estimate.remaining_at_s + job.estimate.remaining_s * job.estimate.slowdown, now_s)
 
 
-def start_s(ledger: Ledger, victims: Iterable[JobId]) -> float:
+def start_s(ledger: Ledger, victims: Iterable[domain.JobId]) -> float:
     """When these will have left, if they leave now."""
     begins_s = ledger.now_s
     for victim_id in victims:
@@ -95,11 +86,11 @@ def start_s(ledger: Ledger, victims: Iterable[JobId]) -> float:
     return begins_s
 
 
-def moved_s(ledger: Ledger, job: Job) -> float:
+def moved_s(ledger: Ledger, job: domain.Job) -> float:
     """When a job has left if it is asked to now."""
-    if job.phase in LEAVING:
+    if job.phase in domain.LEAVING:
         return leaves_s(ledger, job)
-    if job.phase is RESERVED:
+    if job.phase is domain.RESERVED:
         return start_s(ledger, job.waits_for)
     return ledger.now_s + job.estimate.pause_s
 
@@ -118,7 +109,7 @@ def free_times(ledger: Ledger, can_move: CanMove | None = None) -> FreeTimes:
     return found
 
 
-def free_of(ledger: Ledger, job: Job, can_move: CanMove | None) -> float:
+def free_of(ledger: Ledger, job: domain.Job, can_move: CanMove | None) -> float:
     """When its devices are free of one job."""
     by_itself_s = leaves_s(ledger, job)
     if can_move is None or not can_move(job):
@@ -127,7 +118,11 @@ def free_of(ledger: Ledger, job: Job, can_move: CanMove | None) -> float:
 
 
 def first_fit(
-    ledger: Ledger, job: Job, needs_s: float, free: Mapping[DeviceId, float], kept: Collection[KeptDevices]
+    ledger: Ledger,
+    job: domain.Job,
+    needs_s: float,
+    free: Mapping[domain.DeviceId, float],
+    kept: Collection[KeptDevices],
 ) -> KeptDevices | None:
     """The first time at which a whole gang finds devices that are free for as long as it needs them."""
     now_s = ledger.now_s
@@ -144,24 +139,26 @@ def first_fit(
     return None
 
 
-def reserved_times(ledger: Ledger, job: Job, needs_s: float) -> Iterator[KeptDevices]:
+def reserved_times(ledger: Ledger, job: domain.Job, needs_s: float) -> Iterator[KeptDevices]:
     """The times at which a job that is expected to need so long might be in the way of a user's reservation:
     earlier by what it may need beyond."""
     more_s = max(0.0, hard_s(job, ledger.now_s) - needs_s)
     for each in ledger.bookings.open.values():
         booking, devices = each.booking, each.devices
         if booking.every_s and more_s + needs_s > booking.every_s - booking.length_s:
-            yield KeptDevices(job_id=JobId(""), devices=devices, from_s=-inf, until_s=inf)
+            yield KeptDevices(job_id=domain.JobId(""), devices=devices, from_s=-inf, until_s=inf)
             continue
         for at_s in booking.begins_between(ledger.now_s, ledger.now_s + 2 * bookings.AHEAD_S):
             until_s = at_s + booking.length_s
-            yield KeptDevices(job_id=JobId(""), devices=devices, from_s=at_s - more_s, until_s=until_s)
+            yield KeptDevices(job_id=domain.JobId(""), devices=devices, from_s=at_s - more_s, until_s=until_s)
 
 
-def find_gang(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[DeviceId, ...] | None:
+def find_gang(
+    ledger: Ledger, job: domain.Job, devices: Sequence[domain.DeviceId]
+) -> tuple[domain.DeviceId, ...] | None:
     """Devices for the gang, as if these were free and no others."""
     plan = Plan(ledger)
-    wanted: dict[tuple[HostId, str], list[DeviceId]] = defaultdict(list)
+    wanted: dict[tuple[domain.HostId, str], list[domain.DeviceId]] = defaultdict(list)
     for device_id in devices:
         device = ledger.devices[device_id]
         wanted[device.host_id, device.type].append(device_id)
@@ -171,7 +168,7 @@ def find_gang(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[De
             then = wanted.get((host.host_id, type), [])
             plan.suppose_taken(host.host_id, type, [each for each in now if each not in then])
             plan.suppose_free(host.host_id, type, [each for each in then if each not in now])
-    if asks_hosts(job.spec):
+    if domain.asks_hosts(job.spec):
         free = set(devices)
         holders = (
             *ledger.running.jobs_by_end(),

@@ -13,20 +13,7 @@ from collections import defaultdict
 from itertools import islice
 from typing import Final
 
-from cotenant.controller.domain import (
-    RUNNING,
-    AttemptNo,
-    Decision,
-    DeviceId,
-    HostId,
-    Job,
-    JobId,
-    Phase,
-    Place,
-    Preempt,
-    Share,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state import placing
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
@@ -50,7 +37,7 @@ class Lending:
     def __init__(self, ledger: Ledger, current: CurrentPolicy) -> None:
         self._ledger, self._current = ledger, current
 
-    def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
+    def revise(self, event: ev.AnyEvent, decision: domain.Decision) -> domain.Decision:
         """The decision, with jobs put beside idle ones, or asked to leave one that works again."""
         if type(event) is ev.IdleSeen and event.since_s is None:
             return self._take_back(event.job_id, event.attempt, decision)
@@ -58,22 +45,29 @@ class Lending:
             return self._take_back(event.job_id, None, decision)
         if self._current.traits.starts_nothing or is_quiet(self._ledger, event):
             return decision
-        placed = {each.job_id for each in decision.actions if isinstance(each, Place | Share)}
-        taken = {d for each in decision.actions if isinstance(each, Place | Share) for d in each.devices}
-        gone = {each.job_id for each in decision.actions if isinstance(each, Preempt)}
+        placed = {each.job_id for each in decision.actions if isinstance(each, domain.Place | domain.Share)}
+        taken = {
+            d
+            for each in decision.actions
+            if isinstance(each, domain.Place | domain.Share)
+            for d in each.devices
+        }
+        gone = {each.job_id for each in decision.actions if isinstance(each, domain.Preempt)}
         free = self._lent(taken, gone)
-        lent: list[Share] = []
+        lent: list[domain.Share] = []
         for job in islice(self._ledger.queue.jobs_in_order(), LOOKAHEAD if free else 0):
             share = self._find(job, free) if job.job_id not in placed else None
             if share is not None:
                 lent.append(share)
                 for devices in free.values():
                     devices[:] = [each for each in devices if each not in share.devices]
-        return Decision(actions=(*decision.actions, *lent)) if lent else decision
+        return domain.Decision(actions=(*decision.actions, *lent)) if lent else decision
 
-    def _lent(self, taken: set[DeviceId], gone: set[JobId]) -> dict[HostId, list[DeviceId]]:
+    def _lent(
+        self, taken: set[domain.DeviceId], gone: set[domain.JobId]
+    ) -> dict[domain.HostId, list[domain.DeviceId]]:
         """Devices of idle jobs, by host, on which nobody else is or is to be."""
-        ledger, found = self._ledger, defaultdict[HostId, list[DeviceId]](list)
+        ledger, found = self._ledger, defaultdict[domain.HostId, list[domain.DeviceId]](list)
         for job in ledger.running.training:
             if job.lends and job.placement is not None and job.job_id not in gone:
                 for device_id in job.placement.devices:
@@ -81,7 +75,7 @@ class Lending:
                         found[ledger.holdings.host_of(device_id)].append(device_id)
         return found
 
-    def _find(self, job: Job, free: dict[HostId, list[DeviceId]]) -> Share | None:
+    def _find(self, job: domain.Job, free: dict[domain.HostId, list[domain.DeviceId]]) -> domain.Share | None:
         """Devices of one host for a waiting job; None: there are none for it."""
         count = job.spec.gpus_min
         if not job.preemptible or job.spec.gpu_fraction < 1.0 or job.spec.nodes > 1:
@@ -92,13 +86,15 @@ class Lending:
             for at in range(len(devices) - count + 1):
                 wanted = tuple(devices[at : at + count])
                 idle = dict.fromkeys(t for each in wanted for t in self._ledger.holdings.tenants(each))
-                reason = because(LENT, " and ".join(idle))
-                share = Share(job_id=job.job_id, devices=wanted, reason=reason)
+                reason = domain.because(LENT, " and ".join(idle))
+                share = domain.Share(job_id=job.job_id, devices=wanted, reason=reason)
                 if placing.check(self._ledger, share) is None:
                     return share
         return None
 
-    def _take_back(self, job_id: JobId, attempt: AttemptNo | None, decision: Decision) -> Decision:
+    def _take_back(
+        self, job_id: domain.JobId, attempt: domain.AttemptNo | None, decision: domain.Decision
+    ) -> domain.Decision:
         """Who was put beside the job because it was idle leaves, unless the policy might have done that.
         `attempt`: None: whichever it is."""
         ledger, job = self._ledger, self._ledger.jobs.get(job_id)
@@ -107,11 +103,13 @@ class Lending:
         alone = why_alone(job) is not None
         if self._current.traits.shares and not alone:
             return decision
-        asked = {each.job_id for each in decision.actions if isinstance(each, Preempt)}
+        asked = {each.job_id for each in decision.actions if isinstance(each, domain.Preempt)}
         leave = [
-            Preempt(job_id=other.job_id, reason=because("idle-works", job.job_id))
+            domain.Preempt(job_id=other.job_id, reason=domain.because("idle-works", job.job_id))
             for other in map(ledger.jobs.__getitem__, ledger.holdings.partners(job))
-            if other.job_id not in asked and other.preemptible and other.phase in (Phase.LOADING, RUNNING)
+            if other.job_id not in asked
+            and other.preemptible
+            and other.phase in (domain.Phase.LOADING, domain.RUNNING)
             if alone or (other.placement is not None and other.placement.reason.code == LENT)
         ]
-        return Decision(actions=(*decision.actions, *leave)) if leave else decision
+        return domain.Decision(actions=(*decision.actions, *leave)) if leave else decision

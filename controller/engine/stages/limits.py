@@ -15,26 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from cotenant.controller.domain import (
-    ON_DEVICES,
-    QUEUED,
-    RESERVED,
-    Change,
-    Job,
-    JobId,
-    JobLimit,
-    JobSpec,
-    LimitSettings,
-    OrganisationSettings,
-    Phase,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.dispatch import Dispatch
 from cotenant.controller.planning import Plan, SchedulingClass
 
-TAKES = ON_DEVICES | {QUEUED, RESERVED}
+TAKES = domain.ON_DEVICES | {domain.QUEUED, domain.RESERVED}
 """Phases in which a job counts."""
 CODES = ("limit-devices", "limit-jobs")
 
@@ -49,20 +35,20 @@ class Owner(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
-def owners_of(spec: JobSpec) -> Iterator[Owner]:
+def owners_of(spec: domain.JobSpec) -> Iterator[Owner]:
     if spec.user:
         yield Owner("user", spec.user)
     if spec.organisation:
         yield Owner("organisation", spec.organisation)
 
 
-def quotas_of(organisations: Mapping[str, OrganisationSettings]) -> Mapping[str, int]:
+def quotas_of(organisations: Mapping[str, domain.OrganisationSettings]) -> Mapping[str, int]:
     """Devices that jobs of class spot may hold, of the organisations that have such a quota."""
     return {name: each.quota_devices for name, each in organisations.items() if each.quota_devices}
 
 
-def is_over_limit(job: Job) -> bool:
-    return job.phase is Phase.BLOCKED and job.reason.code in CODES
+def is_over_limit(job: domain.Job) -> bool:
+    return job.phase is domain.Phase.BLOCKED and job.reason.code in CODES
 
 
 class Limits:
@@ -71,18 +57,18 @@ class Limits:
     def __init__(
         self,
         dispatch: Dispatch,
-        settings: LimitSettings,
-        organisations: Mapping[str, OrganisationSettings] | None = None,
+        settings: domain.LimitSettings,
+        organisations: Mapping[str, domain.OrganisationSettings] | None = None,
     ) -> None:
         """Takes the limits of `settings` and the `organisations`: some have a quota of their own for their
         jobs of class spot."""
         self._dispatch, self._ledger, self._settings = dispatch, dispatch.ledger, settings
         self._quotas = quotas_of(organisations or {})
-        self._taking: dict[Owner, dict[JobId, Job]] = {}
+        self._taking: dict[Owner, dict[domain.JobId, domain.Job]] = {}
         """Jobs that count."""
-        self._over: dict[Owner, dict[JobId, Job]] = {}
+        self._over: dict[Owner, dict[domain.JobId, domain.Job]] = {}
         """Jobs that are blocked for a limit."""
-        self._owners: dict[JobId, tuple[Owner, ...]] = {}
+        self._owners: dict[domain.JobId, tuple[Owner, ...]] = {}
         """The owners under whom each job counts."""
         self._changes, self._looked = 0, (-1, 0)
         """Phase changes seen; how many they were, and how many devices free, when nobody was found who could
@@ -90,12 +76,12 @@ class Limits:
         self._finds: dict[SchedulingClass, bool] = {}
         """Whether a job of the class finds free devices, as of this event."""
 
-    def owners(self, spec: JobSpec) -> Iterator[Owner]:
+    def owners(self, spec: domain.JobSpec) -> Iterator[Owner]:
         yield from owners_of(spec)
         if spec.job_class == "spot" and spec.organisation in self._quotas:
             yield Owner("class spot of organisation", spec.organisation)
 
-    def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
+    def admit(self, event: ev.AnyEvent, changed: list[domain.Job]) -> None:
         """The phases of these jobs have changed: decides who may wait for devices now."""
         changed = list(changed)  # What is changed here joins them.
         left = [owner for job in changed for owner in self._note(job)]
@@ -111,44 +97,46 @@ class Limits:
                 self._let_in(owner, now=True)
             self._looked = (self._changes, free)
 
-    def never(self, spec: JobSpec) -> Reason | None:
+    def never(self, spec: domain.JobSpec) -> domain.Reason | None:
         """Why a job may never run, whatever ends."""
         for owner in self.owners(spec):
             most = self.limit(owner).devices
             if 0 < most < spec.size:
-                return because("limit-never", spec.size, str(owner), most)
+                return domain.because("limit-never", spec.size, str(owner), most)
         return None
 
-    def count_taken(self, owner: Owner, *, now: bool = False) -> JobLimit:
+    def count_taken(self, owner: Owner, *, now: bool = False) -> domain.JobLimit:
         """Devices and jobs of an owner that count. `now`: without those that wait and find no devices."""
         taking = self._taking.get(owner, {}).values()
-        counted = [job for job in taking if not now or job.phase is not QUEUED or self._finds_devices(job)]
-        return JobLimit(devices=round(sum(job.devices_due for job in counted), 6), jobs=len(counted))
+        counted = [
+            job for job in taking if not now or job.phase is not domain.QUEUED or self._finds_devices(job)
+        ]
+        return domain.JobLimit(devices=round(sum(job.devices_due for job in counted), 6), jobs=len(counted))
 
-    def check(self, job: Job, devices: float) -> Reason | None:
+    def check(self, job: domain.Job, devices: float) -> domain.Reason | None:
         """Why a job may not be given so many devices beside those that its owners' other jobs hold."""
         for owner in self.owners(job.spec):
             most, taking = self.limit(owner), self._taking.get(owner, {}).values()
-            held = [each for each in taking if each.phase is not QUEUED and each is not job]
+            held = [each for each in taking if each.phase is not domain.QUEUED and each is not job]
             would = round(sum(each.devices_due for each in held) + devices, 6)
             what = f"job {job.job_id}"
             if 0 < most.devices < would:
-                return because("refused-limit", what, str(owner), most.devices, would)
+                return domain.because("refused-limit", what, str(owner), most.devices, would)
             if 0 < most.jobs <= len(held):
-                return because("refused-limit-jobs", what, str(owner), most.jobs)
+                return domain.because("refused-limit-jobs", what, str(owner), most.jobs)
         return None
 
-    def why_over(self, job: Job) -> Reason | None:
+    def why_over(self, job: domain.Job) -> domain.Reason | None:
         """Why a job is blocked for a limit, as of now."""
         over = self._why_not(job)
         return None if over is None else over[1]
 
-    def limit(self, owner: Owner) -> JobLimit:
+    def limit(self, owner: Owner) -> domain.JobLimit:
         if owner.kind == "class spot of organisation":
-            return JobLimit(self._quotas[owner.name], 0)
+            return domain.JobLimit(self._quotas[owner.name], 0)
         return self._settings.limit_for(owner.kind, owner.name)
 
-    def _note(self, job: Job) -> tuple[Owner, ...]:
+    def _note(self, job: domain.Job) -> tuple[Owner, ...]:
         """Counts a job where it belongs now; returns the owners for whom it no longer counts."""
         job_id, over, owners = job.spec.job_id, is_over_limit(job), tuple(self.owners(job.spec))
         left = tuple(owner for owner in self._owners.pop(job_id, ()) if owner not in owners)
@@ -164,14 +152,14 @@ class Limits:
                         del index[owner]
         return left
 
-    def _finds_devices(self, job: Job) -> bool:
+    def _finds_devices(self, job: domain.Job) -> bool:
         """Whether enough devices are free for a waiting job."""
         scheduling_class = self._ledger.queue.class_of(job)
         if scheduling_class not in self._finds:
             self._finds[scheduling_class] = Plan(self._ledger).find_free(job) is not None
         return self._finds[scheduling_class]
 
-    def _why_not(self, job: Job, *, now: bool = False) -> tuple[Owner, Reason] | None:
+    def _why_not(self, job: domain.Job, *, now: bool = False) -> tuple[Owner, domain.Reason] | None:
         """Which limit a job is over, together with all others that count. `now`: of a job that finds devices,
         together with those that hold theirs or find some."""
         for owner in self.owners(job.spec):
@@ -184,21 +172,21 @@ class Limits:
             if 0 < most.devices < devices:
                 size = job.spec.size
                 others = round(devices - size, 6)
-                return owner, because("limit-devices", str(owner), most.devices, others, size)
+                return owner, domain.because("limit-devices", str(owner), most.devices, others, size)
             if 0 < most.jobs < jobs:
-                return owner, because("limit-jobs", str(owner), most.jobs)
+                return owner, domain.because("limit-jobs", str(owner), most.jobs)
         return None
 
-    def _make_fit(self, job: Job) -> Iterator[Job]:
+    def _make_fit(self, job: domain.Job) -> Iterator[domain.Job]:
         """A job counts that may not have. If that is too much, its owner's last jobs leave the queue: perhaps
         itself."""
         while job.phase in TAKES and (over := self._why_not(job)) is not None:
-            waiting = [other for other in self._taking[over[0]].values() if other.phase is QUEUED]
+            waiting = [other for other in self._taking[over[0]].values() if other.phase is domain.QUEUED]
             if not waiting:
                 return
             last = max(waiting, key=self._ledger.queue.order_key)
             _, reason = self._why_not(last) or over
-            self._ledger.phases.change(last, Change.BLOCK, reason)
+            self._ledger.phases.change(last, domain.Change.BLOCK, reason)
             self._note(last)
             yield last
 
@@ -216,6 +204,6 @@ class Limits:
             if not fitting:
                 return
             first = min(fitting, key=order_key)
-            self._ledger.phases.change(first, Change.UNBLOCK, self._dispatch.submission_reason(first))
+            self._ledger.phases.change(first, domain.Change.UNBLOCK, self._dispatch.submission_reason(first))
             self._note(first)
             self._dispatch.start_ageing(first)

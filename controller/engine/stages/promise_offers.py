@@ -9,15 +9,7 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Final
 
-from cotenant.controller.domain import (
-    Job,
-    JobId,
-    JobMeasurements,
-    JobProgress,
-    JobSpec,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.engine.stages.free_times import KeptDevices, free_times, leaves_s, need_s
 from cotenant.controller.engine.stages.promise_room import GRACE_S, PromiseRoom, SavedPromises
 from cotenant.controller.engine.state.estimating import first_estimate, known_profile
@@ -34,7 +26,7 @@ class PromiseOffers:
         self._ledger, self._margin, self._preempts = ledger, margin, preempts
         self._room = PromiseRoom(ledger, saved, margin, preempts=preempts)
 
-    def offer(self, specs: Sequence[JobSpec]) -> list[float] | Reason:
+    def offer(self, specs: Sequence[domain.JobSpec]) -> list[float] | domain.Reason:
         """Returns by when each of these jobs could be promised to end if it came now, in seconds of the
         journal; or why nothing can be promised. Changes nothing."""
         reservations = self._room.reservations()
@@ -42,51 +34,53 @@ class PromiseOffers:
         for number, spec in enumerate(specs):
             job = self._probe(spec, self._ledger.next_number + number)
             found = self._earliest(job, reservations)
-            if isinstance(found, Reason):
+            if isinstance(found, domain.Reason):
                 return found
             ends.append(found)
         return ends
 
-    def _probe(self, spec: JobSpec, number: int) -> Job:
+    def _probe(self, spec: domain.JobSpec, number: int) -> domain.Job:
         """The job as it would arrive."""
         ledger, profile = self._ledger, known_profile(self._ledger, spec)
-        return Job(
+        return domain.Job(
             spec=spec,
             number=number,
             submitted_s=ledger.now_s,
-            reason=because("submitted", spec.user),
-            progress=JobProgress(resumable=spec.resumable is True),
-            measured=JobMeasurements(profile=profile),
+            reason=domain.because("submitted", spec.user),
+            progress=domain.JobProgress(resumable=spec.resumable is True),
+            measured=domain.JobMeasurements(profile=profile),
             estimate=first_estimate(ledger, spec, profile),
             rank=-spec.priority,
         )
 
-    def _earliest(self, job: Job, reservations: dict[JobId, KeptDevices]) -> float | Reason:
+    def _earliest(
+        self, job: domain.Job, reservations: dict[domain.JobId, KeptDevices]
+    ) -> float | domain.Reason:
         """The later of two ends: when its turn comes in the policy's order, and when devices can be kept for
         it. Adds those devices to the `reservations`."""
         spec, now_s = job.spec, self._ledger.now_s
         if spec.after or spec.hold or spec.array_limit:
-            return because("promise-not-now")
+            return domain.because("promise-not-now")
         needs_s = need_s(job, now_s)
         if needs_s is None:
-            return because("promise-no-length", spec.name or spec.job_id)
+            return domain.because("promise-no-length", spec.name or spec.job_id)
         told = self._turn_ends_s(job, needs_s)
-        if isinstance(told, Reason):
+        if isinstance(told, domain.Reason):
             return told
         told_s = now_s + (told - now_s) * self._margin
         kept = self._room.find(job, needs_s * self._margin, told_s, reservations.values())
         if kept is None:
-            return because("promise-no-room")
+            return domain.because("promise-no-room")
         reservations[job.job_id] = kept
         return max(told_s, kept.until_s) + GRACE_S
 
-    def _turn_ends_s(self, job: Job, needs_s: float) -> float | Reason:
+    def _turn_ends_s(self, job: domain.Job, needs_s: float) -> float | domain.Reason:
         """When it would end behind those that stand before it in the policy's order, if nobody came any more
         and devices were all on one host."""
         ledger = self._ledger
         mine = ledger.queue.order_key(job)[:2]
 
-        def comes_after(other: Job) -> bool:
+        def comes_after(other: domain.Job) -> bool:
             return self._room.can_move(other, job) and ledger.queue.order_key(other)[:2] > mine
 
         free = free_times(ledger, comes_after if self._preempts else None)
@@ -96,22 +90,22 @@ class PromiseOffers:
             if ledger.queue.order_key(ahead)[:2] > mine:
                 break
             if number >= AHEAD_MAX:
-                return because("promise-too-many", AHEAD_MAX)
+                return domain.because("promise-too-many", AHEAD_MAX)
             theirs_s = need_s(ahead, ledger.now_s)
             if theirs_s is None:
-                return because("promise-behind-unknown", ahead.job_id)
+                return domain.because("promise-behind-unknown", ahead.job_id)
             start_s = _take(times, ahead.spec.gpus, theirs_s)
             if not isfinite(start_s):
                 return self._endless()
         start_s = _take(times, job.spec.gpus, needs_s)
         return start_s + needs_s if isfinite(start_s) else self._endless()
 
-    def _endless(self) -> Reason:
+    def _endless(self) -> domain.Reason:
         """Somebody holds devices, and nobody knows for how long."""
         for job in self._ledger.running.jobs_by_end():
             if not isfinite(leaves_s(self._ledger, job)):
-                return because("promise-behind-unknown", job.job_id)
-        return because("promise-no-room")
+                return domain.because("promise-behind-unknown", job.job_id)
+        return domain.because("promise-no-room")
 
 
 def _take(times: list[float], gpus: int, needs_s: float) -> float:

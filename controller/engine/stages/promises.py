@@ -9,18 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite
 
-from cotenant.controller.domain import (
-    ENDED,
-    WAITING,
-    Decision,
-    DeviceId,
-    Job,
-    JobId,
-    JobSpec,
-    Phase,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.free_times import NEAR_S, KeptDevices, leaves_s, moved_s, need_s
 from cotenant.controller.engine.stages.promise_guard import PromiseGuard
@@ -44,16 +33,16 @@ class Promises:
         self._margin = 1.0 + dispatch.config.policy.promise_margin
         self.saved = SavedPromises()
 
-    def offer(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
+    def offer(self, specs: Sequence[domain.JobSpec], now_s: float) -> list[float] | domain.Reason:
         """Returns by when each of these jobs could be promised to end if it came now, in seconds of the
         journal; or why nothing can be promised. Changes nothing."""
         if not self._dispatch.config.policy.promises:
-            return because("promise-off")
+            return domain.because("promise-off")
         preempts = self._current.traits.preempts
         offers = PromiseOffers(self._ledger.as_of(now_s), self.saved, self._margin, preempts=preempts)
         return offers.offer(specs)
 
-    def accept(self, job: Job) -> None:
+    def accept(self, job: domain.Job) -> None:
         """A job has arrived that was promised an end."""
         until_s = job.spec.promised_s
         if job.promise or until_s is None:
@@ -62,7 +51,7 @@ class Promises:
         self._ledger.records.promise(job, "open")
         self.saved.open[job.job_id] = OpenPromise(until_s=until_s, need_s=inf if needs_s is None else needs_s)
 
-    def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
+    def revise(self, event: ev.AnyEvent, decision: domain.Decision) -> domain.Decision:
         """The decision without what would break a promise, and with what keeps those that are due."""
         if not self.saved.open:
             return decision
@@ -91,7 +80,7 @@ class Promises:
     def _room(self) -> PromiseRoom:
         return PromiseRoom(self._ledger, self.saved, self._margin, preempts=self._current.traits.preempts)
 
-    def _store(self, reservations: Mapping[JobId, KeptDevices]) -> None:
+    def _store(self, reservations: Mapping[domain.JobId, KeptDevices]) -> None:
         for job_id, promise in self.saved.open.items():
             promise.kept = reservations.get(job_id)
 
@@ -116,22 +105,22 @@ class Promises:
 
     # --- Kept or broken ----------------------------------------------------------------------------
 
-    def _judge(self, job_id: JobId) -> None:
+    def _judge(self, job_id: domain.JobId) -> None:
         ledger, saved = self._ledger, self.saved
         job, promise = ledger.jobs.get(job_id), saved.open[job_id]
         if job is None:
             del saved.open[job_id]
             return
-        if job.phase not in ENDED:
+        if job.phase not in domain.ENDED:
             is_late = ledger.now_s > promise.until_s + GRACE_S
             if is_late and not promise.is_broken:
                 self._break(job, promise)
-            elif job.phase is Phase.HELD and not promise.is_broken and job.reason.code == "held-by":
+            elif job.phase is domain.Phase.HELD and not promise.is_broken and job.reason.code == "held-by":
                 self._void(job)
             return
         if promise.is_broken:
             del saved.open[job_id]
-        elif job.phase is not Phase.DONE:
+        elif job.phase is not domain.Phase.DONE:
             self._void(job)
         elif job.ended_s is not None and job.ended_s > promise.until_s + GRACE_S:
             self._break(job, promise)
@@ -141,34 +130,34 @@ class Promises:
             ledger.records.promise(job, "kept")
             del saved.open[job_id]
 
-    def _void(self, job: Job) -> None:
+    def _void(self, job: domain.Job) -> None:
         self.saved.void += 1
-        self._ledger.records.promise(job, "void", because("promise-withdrawn"))
+        self._ledger.records.promise(job, "void", domain.because("promise-withdrawn"))
         del self.saved.open[job.job_id]
 
-    def _break(self, job: Job, promise: OpenPromise) -> None:
+    def _break(self, job: domain.Job, promise: OpenPromise) -> None:
         promise.is_broken = True
         self.saved.broken += 1
         self._ledger.records.promise(job, "broken", self._why_late(job, promise))
 
-    def _why_late(self, job: Job, promise: OpenPromise) -> Reason:
-        has_started = job.first_start_s is not None and job.phase not in WAITING
+    def _why_late(self, job: domain.Job, promise: OpenPromise) -> domain.Reason:
+        has_started = job.first_start_s is not None and job.phase not in domain.WAITING
         if has_started and job.attempt.number > 1:
-            return because("promise-failed", job.attempt.number - 1)
+            return domain.because("promise-failed", job.attempt.number - 1)
         if has_started and (job.first_start_s or 0.0) + promise.need_s <= promise.until_s + NEAR_S:
-            return because("promise-outlived", promise.need_s)
+            return domain.because("promise-outlived", promise.need_s)
         kept = promise.kept
         for other in holders(self._ledger, kept.devices) if kept is not None else ():
-            return because("promise-blocked", other.job_id, ", ".join(kept.devices) if kept else "")
-        return because("promise-no-devices")
+            return domain.because("promise-blocked", other.job_id, ", ".join(kept.devices) if kept else "")
+        return domain.because("promise-no-devices")
 
     def restore(self, saved: SavedPromises) -> None:
         self.saved = saved
 
 
-def holders(ledger: Ledger, devices: Iterable[DeviceId]) -> list[Job]:
+def holders(ledger: Ledger, devices: Iterable[domain.DeviceId]) -> list[domain.Job]:
     """Who holds any of these, or has a claim on one; each once."""
-    found: dict[JobId, None] = {}
+    found: dict[domain.JobId, None] = {}
     for device_id in devices:
         found.update(dict.fromkeys(ledger.holdings.tenants(device_id)))
         claim = ledger.holdings.claimed_by(device_id)

@@ -10,19 +10,9 @@ from typing import Final
 
 from cotenant.controller.domain import ClassReport, Job
 from cotenant.controller.planning import View
-from cotenant.controller.policies.base import (
-    HoldsBack,
-    Parameters,
-    Policy,
-    ReportsClasses,
-    TakesOver,
-    TellsState,
-    Traits,
-    learns,
-    unwrap,
-)
+from cotenant.controller.policies import base
 
-MakePolicy = Callable[[str, Parameters], Policy]
+MakePolicy = Callable[[str, base.Parameters], base.Policy]
 EARLY_S: Final = 3600.0
 """A run that is preempted before counts as an early one under policies that promise no time of their own."""
 
@@ -30,29 +20,29 @@ EARLY_S: Final = 3600.0
 class CurrentPolicy:
     """Changes only with `change`, at a `PolicyChanged` event."""
 
-    policy: Policy
-    traits: Traits
+    policy: base.Policy
+    traits: base.Traits
     learns: bool
     """It keeps something between decisions, so it has to `observe` them."""
 
     def __init__(self, make: MakePolicy, name: str) -> None:
         self.name = name
-        self.parameters: Parameters = {}
+        self.parameters: base.Parameters = {}
         self._make = make
         self._install(make(name, {}))
 
-    def change(self, name: str, parameters: Parameters) -> None:
+    def change(self, name: str, parameters: base.Parameters) -> None:
         """Puts another policy in force; it may go on with what the one before it has observed."""
-        before = unwrap(self.policy)
+        before = base.unwrap(self.policy)
         self._install(self._make(name, parameters))
         self.name, self.parameters = name, parameters
-        if isinstance(self._inner, TakesOver):
+        if isinstance(self._inner, base.TakesOver):
             self._inner.take_over(before)
 
-    def _install(self, policy: Policy) -> None:
-        self.policy, self._inner = policy, unwrap(policy)
-        self.traits, self.learns = policy.traits, learns(policy)
-        self._holds_back = self._inner if isinstance(self._inner, HoldsBack) else None
+    def _install(self, policy: base.Policy) -> None:
+        self.policy, self._inner = policy, base.unwrap(policy)
+        self.traits, self.learns = policy.traits, base.learns(policy)
+        self._holds_back = self._inner if isinstance(self._inner, base.HoldsBack) else None
 
     @property
     def run_promised_s(self) -> float:
@@ -66,8 +56,8 @@ class CurrentPolicy:
 
     def classes(self, view: View) -> ClassReport | None:
         """What the policy reports on its classes and their quota; None: it has none."""
-        return self._inner.report(view) if isinstance(self._inner, ReportsClasses) else None
+        return self._inner.report(view) if isinstance(self._inner, base.ReportsClasses) else None
 
     def state_in_words(self, view: View) -> dict[str, str]:
         """What the policy has learned, or how far it is, for people; empty: nothing that they ask for."""
-        return self._inner.state_in_words(view) if isinstance(self._inner, TellsState) else {}
+        return self._inner.state_in_words(view) if isinstance(self._inner, base.TellsState) else {}

@@ -14,40 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    CHECKPOINTING,
-    ENDED,
-    INTERRUPT_S,
-    LOADING,
-    NO_BOUNDS,
-    ON_DEVICES,
-    RESERVED,
-    STOPPING,
-    AnyCommand,
-    AttemptNo,
-    Change,
-    CommandId,
-    DeviceId,
-    GangMember,
-    HostId,
-    IdleSettings,
-    Job,
-    JobId,
-    Launch,
-    LimitAttempt,
-    LimitSettings,
-    OrganisationSettings,
-    Phase,
-    Placement,
-    PolicySettings,
-    Reason,
-    ReservationSettings,
-    SharingSettings,
-    StartAttempt,
-    StopAttempt,
-    StopCause,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.engine.state.estimating import give_profile, known_profile
 from cotenant.controller.engine.state.ledger import ASIDE, Ledger
 from cotenant.controller.performance import UNBOUNDED, InterferenceModel, modelled_from
@@ -56,23 +23,24 @@ from cotenant.controller.performance import UNBOUNDED, InterferenceModel, modell
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine is told once; part of the configuration hash."""
 
-    policy: PolicySettings = PolicySettings()
-    limits: LimitSettings = LimitSettings()
-    organisations: dict[str, OrganisationSettings] = {}
+    policy: domain.PolicySettings = domain.PolicySettings()
+    limits: domain.LimitSettings = domain.LimitSettings()
+    organisations: dict[str, domain.OrganisationSettings] = {}
     checkpoint_every_s: float = 600.0
     profile_s: float = 0.0
     """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
-    sharing: SharingSettings = NO_BOUNDS
-    reservations: ReservationSettings = ReservationSettings()
-    idle: IdleSettings = IdleSettings()
+    sharing: domain.SharingSettings = domain.NO_BOUNDS
+    reservations: domain.ReservationSettings = domain.ReservationSettings()
+    idle: domain.IdleSettings = domain.IdleSettings()
     """What is done about idle jobs that do not say so themselves."""
     lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
-    predictor: InterferenceModel | None = None
-    """The whole model, so that a replay needs no file; None = the duty-cycle rule."""
+    predictor: InterferenceModel | str | None = None
+    """The whole model, so that a replay needs no file, or the name of another package's; None = the
+    duty-cycle rule."""
 
 
 AlarmKind = Literal[
@@ -115,13 +83,13 @@ class Dispatch:
         self.ledger = ledger
         self.config = config
         self.alarms: list[Alarm] = []
-        self.out: list[AnyCommand] = []
+        self.out: list[domain.AnyCommand] = []
         self.takes_turns = False
         """Late jobs are marked by `lateness.py`; else they age by themselves."""
-        self.vacated: list[DeviceId] = []
+        self.vacated: list[domain.DeviceId] = []
         """Since this event began."""
 
-    def launch(self, job: Job, placement: Placement) -> None:
+    def launch(self, job: domain.Job, placement: domain.Placement) -> None:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger = self.ledger
         gang = ledger.holdings.gang(placement.devices)
@@ -133,7 +101,7 @@ class Dispatch:
         self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
         self._watch_limit(job)
 
-    def _watch_limit(self, job: Job) -> float:
+    def _watch_limit(self, job: domain.Job) -> float:
         """The time that the job has left."""
         left_s = job.limit_left_s(self.ledger.now_s)
         if left_s is None:
@@ -141,21 +109,21 @@ class Dispatch:
         self.wake_at(self.ledger.now_s + left_s, "limit", job.job_id, job.attempt.number)
         return left_s
 
-    def change_limit(self, job: Job) -> None:
+    def change_limit(self, job: domain.Job) -> None:
         """A job on devices has another time limit. Its hosts hear of it where they act before its end."""
         left_s = self._watch_limit(job)
         self.ledger.records.limit(job, self.ledger.now_s - job.attempt.began_s + left_s)
         for host_id in job.attempt.started_hosts:
             self.send_limit(job, host_id)
 
-    def send_limit(self, job: Job, host_id: HostId) -> None:
+    def send_limit(self, job: domain.Job, host_id: domain.HostId) -> None:
         """Says a changed time limit to a host of the attempt. One that has not started it yet hears it then;
         one that joins anew, again."""
         is_told = job.spec.launch.slurm is not None and host_id in job.attempt.hosts_left
         if job.attempt.allowed_s is None or not is_told:
             return
         self.out.append(
-            LimitAttempt(
+            domain.LimitAttempt(
                 command_id=self.command_id(),
                 host_id=host_id,
                 job_id=job.job_id,
@@ -165,7 +133,7 @@ class Dispatch:
             )
         )
 
-    def send_start_again(self, job: Job, host_id: HostId) -> None:
+    def send_start_again(self, job: domain.Job, host_id: domain.HostId) -> None:
         """Sends one host of the gang its start command again."""
         assert job.placement is not None
         gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.holdings.partners(job)
@@ -176,7 +144,7 @@ class Dispatch:
         """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
         for job_id in self.ledger.holdings.claimants(self.vacated):
             job = self.ledger.jobs[job_id]
-            if job.phase is not RESERVED:
+            if job.phase is not domain.RESERVED:
                 continue  # It still leaves the devices it had.
             assert job.placement is not None
             here = [t for device_id in job.placement.devices for t in self.ledger.holdings.tenants(device_id)]
@@ -187,15 +155,23 @@ class Dispatch:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
 
     def unreserve(
-        self, job: Job, reason: Reason, change: Change = Change.UNRESERVE, *, preempted: bool = False
+        self,
+        job: domain.Job,
+        reason: domain.Reason,
+        change: domain.Change = domain.Change.UNRESERVE,
+        *,
+        preempted: bool = False,
     ) -> None:
         self.ledger.holdings.unclaim(job)
         self.ledger.records.lose_reservation(job, change, reason, preempted=preempted)
-        if change is Change.UNRESERVE:
+        if change is domain.Change.UNRESERVE:
             self.enqueue(job)
 
     def drop_reservations(
-        self, host_id: HostId, reason: Reason, devices: Collection[DeviceId] | None = None
+        self,
+        host_id: domain.HostId,
+        reason: domain.Reason,
+        devices: Collection[domain.DeviceId] | None = None,
     ) -> None:
         """Drops the reservations of jobs that wait for devices of the host; only for these devices, if any
         are named."""
@@ -205,22 +181,28 @@ class Dispatch:
             gang = self.ledger.holdings.gang(placement.devices) if placement else ()
             here = [device_id for member in gang if member.host_id == host_id for device_id in member.devices]
             if here and (devices is None or not set(devices).isdisjoint(here)):
-                if job.phase is RESERVED:
+                if job.phase is domain.RESERVED:
                     self.unreserve(job, reason)
                 else:
                     self.give_up_resize(job)
 
-    def give_up_resize(self, job: Job) -> None:
+    def give_up_resize(self, job: domain.Job) -> None:
         """Drops the claim of a resize: when its processes are gone the job waits or is over."""
         self.ledger.holdings.unclaim(job)
         self.ledger.records.lose_resize(job)
 
     def stop(
-        self, job: Job, cause: StopCause, reason: Reason, *, save: bool, interrupt: bool = False
+        self,
+        job: domain.Job,
+        cause: domain.StopCause,
+        reason: domain.Reason,
+        *,
+        save: bool,
+        interrupt: bool = False,
     ) -> None:
         """Ask a job to leave its devices: with a save if it can and is past loading; `interrupt`: by SIGINT,
         with time to end by itself."""
-        if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
+        if job.phase is domain.STOPPING or (job.phase is domain.CHECKPOINTING and save):
             if cause == "cancelled":
                 self.ledger.records.blame_stop(job, cause, reason)
                 if job.attempt.sent_sigint and not interrupt:
@@ -228,7 +210,7 @@ class Dispatch:
                     for host_id in job.attempt.hosts_left:
                         self.send_stop(job, host_id, save=False)
             return
-        save = save and job.progress.resumable and job.phase is not LOADING
+        save = save and job.progress.resumable and job.phase is not domain.LOADING
         self.ledger.records.stop(job, cause, reason, save=save, interrupt=interrupt)
         if save:
             self.wake_at(
@@ -240,16 +222,16 @@ class Dispatch:
         for host_id in job.attempt.hosts_left:
             self.send_stop(job, host_id, save)
 
-    def send_stop(self, job: Job, host_id: HostId, save: bool) -> None:
+    def send_stop(self, job: domain.Job, host_id: domain.HostId, save: bool) -> None:
         interrupt = job.attempt.sent_sigint and not save
         self.out.append(
-            StopAttempt(
+            domain.StopAttempt(
                 command_id=self.command_id(),
                 host_id=host_id,
                 job_id=job.spec.job_id,
                 attempt=job.attempt.number,
                 save=save,
-                deadline_s=self._deadline_s(job) if save else INTERRUPT_S if interrupt else 0.0,
+                deadline_s=self._deadline_s(job) if save else domain.INTERRUPT_S if interrupt else 0.0,
                 reason=job.attempt.stop_reason or job.reason,
                 epoch=job.attempt.epoch,
                 job_epoch=job.epoch,
@@ -258,42 +240,42 @@ class Dispatch:
             )
         )
 
-    def _deadline_s(self, job: Job) -> float:
+    def _deadline_s(self, job: domain.Job) -> float:
         deadline_s = self.config.policy.stop_deadline_s
         return max(deadline_s, FINISH_S) if job.attempt.stop_cause == "budget" else deadline_s
 
-    def fence(self, host_id: HostId, job: Job) -> None:
+    def fence(self, host_id: domain.HostId, job: domain.Job) -> None:
         """Ask about an attempt that its host does not mention: if it never started there, it never will."""
         self.out.append(
-            StopAttempt(
+            domain.StopAttempt(
                 command_id=self.command_id(),
                 host_id=host_id,
                 job_id=job.job_id,
                 attempt=job.attempt.number,
                 save=False,
                 deadline_s=0.0,
-                reason=because("fenced", host_id),
+                reason=domain.because("fenced", host_id),
                 epoch=job.attempt.epoch,
                 job_epoch=job.epoch,
             )
         )
 
-    def hold_back(self, job: Job) -> bool:
+    def hold_back(self, job: domain.Job) -> bool:
         """A queued job that must not have devices yet is blocked until it may."""
-        why = self.ledger.must_wait(job) if job.phase is Phase.QUEUED else None
+        why = self.ledger.must_wait(job) if job.phase is domain.Phase.QUEUED else None
         if why is not None:
             self._block(job, why)
         return why is not None
 
-    def _block(self, job: Job, why: Reason) -> None:
-        self.ledger.phases.change(job, Change.BLOCK, why)
+    def _block(self, job: domain.Job, why: domain.Reason) -> None:
+        self.ledger.phases.change(job, domain.Change.BLOCK, why)
         if self.ledger.now_s < self.ledger.hold_until_s:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt.number)
         elif why.code == "begins-later":
             assert job.spec.begin_s is not None
             self.wake_at(job.spec.begin_s, "back-off", job.job_id, job.attempt.number)
 
-    def enqueue(self, job: Job) -> None:
+    def enqueue(self, job: domain.Job) -> None:
         """A job has joined the queue: it ages from now on, if it may already have devices."""
         why = self.ledger.must_wait(job)
         if why is not None:
@@ -301,14 +283,14 @@ class Dispatch:
         else:
             self.start_ageing(job)
 
-    def fill_array(self, job: Job) -> None:
+    def fill_array(self, job: domain.Job) -> None:
         """A task of an array with a limit may have left a place to another."""
         task = self.ledger.next_of_array(job) if job.phase in ASIDE else None
         if task is not None:
-            self.ledger.phases.change(task, Change.UNBLOCK, self.submission_reason(task))
+            self.ledger.phases.change(task, domain.Change.UNBLOCK, self.submission_reason(task))
             self.queue_or_block(task)
 
-    def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
+    def share(self, job: domain.Job, partners: tuple[domain.JobId, ...]) -> None:
         """A job has come to devices that others hold: everybody concerned has a new pace."""
         ledger = self.ledger
         for other_id in partners:
@@ -316,27 +298,27 @@ class Dispatch:
         for one in (job, *(ledger.jobs[p] for p in partners)):
             self.repace(one)
 
-    def repace(self, job: Job) -> None:
-        if job.phase in ON_DEVICES:
+    def repace(self, job: domain.Job) -> None:
+        if job.phase in domain.ON_DEVICES:
             self.ledger.records.repace(job, self.ledger.expected_slowdown(job))
 
-    def queue_or_block(self, job: Job) -> bool:
+    def queue_or_block(self, job: domain.Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
         waits = None
         for dependency in job.spec.after:
             other = self.ledger.jobs.get(dependency.job_id)
-            if other is None or other.phase is Phase.DONE:
+            if other is None or other.phase is domain.Phase.DONE:
                 continue
-            if other.phase in ENDED:
+            if other.phase in domain.ENDED:
                 if dependency.need == "ok":
-                    reason = because("after-failed", other.job_id, other.phase)
-                    self.ledger.phases.change(job, Change.CANCEL, reason)
+                    reason = domain.because("after-failed", other.job_id, other.phase)
+                    self.ledger.phases.change(job, domain.Change.CANCEL, reason)
                     return False
                 continue
             self.ledger.waiting_on.setdefault(other.job_id, set()).add(job.job_id)
             waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
         if waits is not None:
-            self.ledger.phases.change(job, Change.BLOCK, because("after-job", *waits))
+            self.ledger.phases.change(job, domain.Change.BLOCK, domain.because("after-job", *waits))
         else:
             self.enqueue(job)
             # Its like may have been profiled since it came.
@@ -344,45 +326,45 @@ class Dispatch:
                 job.measured.profile is None
                 and job.attempt.number == 0
                 and job.spec.after
-                and job.phase is Phase.QUEUED
+                and job.phase is domain.Phase.QUEUED
             ):
                 profile = known_profile(self.ledger, job.spec)
                 if profile is not None:
                     give_profile(self.ledger, job, profile)
         return True
 
-    def start_ageing(self, job: Job) -> None:
+    def start_ageing(self, job: domain.Job) -> None:
         ageing_s, now_s = self.config.policy.ageing_s, self.ledger.now_s
         if ageing_s > 0 and not job.aged and not self.takes_turns:
             due_s = max(now_s, now_s + ageing_s - job.spent.queued_s - (now_s - job.phase_since_s))
             self.wake_at(due_s, "age", job.job_id, job.attempt.number)
 
-    def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
+    def current(self, job_id: domain.JobId, attempt: domain.AttemptNo) -> domain.Job | None:
         """The job, if this is its attempt on devices; stale messages change nothing."""
         if job_id not in self.ledger.jobs:
             return None
         job = self.ledger.jobs[job_id]
-        return job if job.attempt.number == attempt and job.phase in ON_DEVICES else None
+        return job if job.attempt.number == attempt and job.phase in domain.ON_DEVICES else None
 
     def wake_at(self, at_s: float, kind: AlarmKind, subject: str, attempt: int) -> None:
         heapq.heappush(self.alarms, Alarm(at_s, kind, subject, attempt))
 
-    def command_id(self) -> CommandId:
+    def command_id(self) -> domain.CommandId:
         command_id = self.ledger.next_command
         self.ledger.next_command += 1
-        return CommandId(command_id)
+        return domain.CommandId(command_id)
 
-    def submission_reason(self, job: Job) -> Reason:
-        return because("submitted", job.spec.user or "somebody")
+    def submission_reason(self, job: domain.Job) -> domain.Reason:
+        return domain.because("submitted", job.spec.user or "somebody")
 
 
-def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
+def hosts_of(ledger: Ledger, job: domain.Job) -> tuple[domain.HostId, ...]:
     """The hosts of a placement in rank order, whether or not their devices are still offered."""
     assert job.placement is not None
     return tuple(member.host_id for member in ledger.holdings.gang(job.placement.devices))
 
 
-def is_profiled(ledger: Ledger, job: Job, shared: bool) -> bool:
+def is_profiled(ledger: Ledger, job: domain.Job, shared: bool) -> bool:
     """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself, unless
     a profile of its like is complete; and one in parts of which the needs are only modelled, or that has its
     profile from jobs with other numbers, as soon as it is alone.
@@ -403,20 +385,20 @@ def is_profiled(ledger: Ledger, job: Job, shared: bool) -> bool:
     return not shared and not is_known and (job.attempt.number == 1 or is_only)
 
 
-def memory_cap_mib(job: Job) -> int | None:
+def memory_cap_mib(job: domain.Job) -> int | None:
     """What a worker may use of its device, by the job's placement; None: all of it."""
     placement = job.placement
     limited = placement is not None and (placement.capped or placement.beside)
     return placement.memory_mib if placement is not None and limited else None
 
 
-def is_need_unknown(job: Job) -> bool:
+def is_need_unknown(job: domain.Job) -> bool:
     """Whether a job is limited to what its co-tenants leave, since nobody knows what it needs."""
     placement = job.placement
     return bool(placement and placement.beside and job.needed_mib(placement.accumulation_steps) is None)
 
 
-def _host_limit_mib(ledger: Ledger, job: Job, devices: int) -> int:
+def _host_limit_mib(ledger: Ledger, job: domain.Job, devices: int) -> int:
     """Main memory that a job may use on a host where it has so many devices; 0: no limit."""
     asked_mib, placement = job.spec.host_memory_mib, job.placement
     assert placement is not None
@@ -426,7 +408,7 @@ def _host_limit_mib(ledger: Ledger, job: Job, devices: int) -> int:
     return min(asked_mib, left_mib) if asked_mib else left_mib
 
 
-def launch_of(job: Job) -> Launch:
+def launch_of(job: domain.Job) -> domain.Launch:
     """How the next attempt is launched. A job that did not go on as it was left begins where that was
     proven, or at its beginning; it is not saved any more."""
     newest = job.newest_checkpoint
@@ -437,12 +419,12 @@ def launch_of(job: Job) -> Launch:
 
 def start_commands(
     ledger: Ledger,
-    job: Job,
-    gang: tuple[GangMember, ...],
+    job: domain.Job,
+    gang: tuple[domain.GangMember, ...],
     config: EngineConfig,
-    command_id: Callable[[], CommandId],
+    command_id: Callable[[], domain.CommandId],
     shared: bool,
-) -> list[StartAttempt]:
+) -> list[domain.StartAttempt]:
     """The commands that start the job's current attempt, one per host of its gang; `shared`: it has a
     co-tenant."""
     spec, placement = job.spec, job.placement
@@ -461,7 +443,7 @@ def start_commands(
         else None
     )
     return [
-        StartAttempt(
+        domain.StartAttempt(
             command_id=command_id(),
             host_id=member.host_id,
             job_id=spec.job_id,

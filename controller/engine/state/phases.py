@@ -11,25 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from cotenant.controller.domain import (
-    ENDED,
-    LIFECYCLE,
-    LOADING,
-    ON_DEVICES,
-    PREEMPTED,
-    QUEUED,
-    RESERVED,
-    RUNNING,
-    Change,
-    Device,
-    DeviceId,
-    Job,
-    JobEstimate,
-    JobId,
-    Reason,
-    advance,
-    job_spec,
-)
+from cotenant.controller import domain
+from cotenant.controller.domain import job_spec
 from cotenant.controller.engine.state.ended import EndedJobs
 from cotenant.controller.engine.state.ordering import JobQueue, RunningJobs
 
@@ -43,40 +26,40 @@ class Phases:
 
     def __init__(
         self,
-        jobs: dict[JobId, Job],
+        jobs: dict[domain.JobId, domain.Job],
         queue: JobQueue,
         running: RunningJobs,
-        devices: Mapping[DeviceId, Device],
+        devices: Mapping[domain.DeviceId, domain.Device],
     ) -> None:
         self.now_s = 0.0
         self.ended = EndedJobs()
         self.ended_bytes_max = job_spec.ENDED_BYTES_MAX
         self.has_more_ended = False
         """Jobs have ended since some were last forgotten."""
-        self.ended_now: list[Job] = []
+        self.ended_now: list[domain.Job] = []
         """Jobs that this event has ended."""
-        self.entered: list[Job] | None = None
+        self.entered: list[domain.Job] | None = None
         """Jobs whose phase this event has changed; None: nobody asks."""
         self.hp = HpIndex(devices)
         self._jobs, self._queue, self._running = jobs, queue, running
-        self.budgeted: dict[JobId, Job] = {}
+        self.budgeted: dict[domain.JobId, domain.Job] = {}
         """Those with a budget that have not ended."""
         self.asked_for: set[RareWish] = set()
         """What some job has asked for at some time. While none has, nobody looks after it (`stages.py`)."""
 
-    def add(self, job: Job) -> None:
+    def add(self, job: domain.Job) -> None:
         job_id = job.spec.job_id
         assert job_id not in self._jobs, f"job {job_id} arrived twice"
         self._jobs[job_id] = job
         self.take_note(job)
-        if job.phase is QUEUED:
+        if job.phase is domain.QUEUED:
             self._queue.add(job, is_new=True)
         if self.entered is not None:
             self.entered.append(job)
         if job.spec.job_class == "hp":
             self.hp.put(job)
 
-    def take_note(self, job: Job) -> None:
+    def take_note(self, job: domain.Job) -> None:
         """Notes what the job asks for that few jobs ask for."""
         spec = job.spec
         if spec.budget_s is not None:
@@ -91,44 +74,44 @@ class Phases:
         if spec.share_max is not None:
             self.asked_for.add("bound")
 
-    def change(self, job: Job, change: Change, reason: Reason) -> None:
+    def change(self, job: domain.Job, change: domain.Change, reason: domain.Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
         phase, spent_s = job.phase, self.now_s - job.phase_since_s
         cell = (phase, change)
-        after = LIFECYCLE[cell] if cell in LIFECYCLE else advance(phase, change)
+        after = domain.LIFECYCLE[cell] if cell in domain.LIFECYCLE else domain.advance(phase, change)
         assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase in ON_DEVICES:
+        if phase in domain.ON_DEVICES:
             self._running.remove(job)
-        if phase is QUEUED or phase is RESERVED:
-            if phase is QUEUED:
+        if phase is domain.QUEUED or phase is domain.RESERVED:
+            if phase is domain.QUEUED:
                 self._queue.remove(job)
             job.spent.wait_s += spent_s
             job.spent.queued_s += spent_s
-        elif phase is LOADING:
+        elif phase is domain.LOADING:
             job.spent.load_s += spent_s
             if job.attempt.after_preemption:
                 job.spent.interrupted_s += spent_s
-        elif phase is RUNNING:
+        elif phase is domain.RUNNING:
             job.spent.run_s += spent_s
             if job.estimate.remaining_s is not None:
                 expect_left(job.estimate, job.remaining_now_s(self.now_s))
                 job.estimate.remaining_at_s = self.now_s
-        elif phase in ON_DEVICES:
+        elif phase in domain.ON_DEVICES:
             job.spent.pause_s += spent_s
-            if job.attempt.stop_cause in PREEMPTED:
+            if job.attempt.stop_cause in domain.PREEMPTED:
                 job.spent.interrupted_s += spent_s
-        elif phase in ENDED:
+        elif phase in domain.ENDED:
             self.ended.remove(job)
         else:
             job.spent.wait_s += spent_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
-        if after is QUEUED:
+        if after is domain.QUEUED:
             self._queue.add(job, is_new=True)
-        elif after in ON_DEVICES:
+        elif after in domain.ON_DEVICES:
             left_s = job.estimate.remaining_s  # At a first step, too, it counts from now.
             job.estimate.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.estimate.slowdown
             self._running.add(job)
-        elif after in ENDED:
+        elif after in domain.ENDED:
             job.ended_s = self.now_s
             self.ended_now.append(job)
             self.keep_ended(job)
@@ -137,31 +120,31 @@ class Phases:
         if job.spec.job_class == "hp":
             self.hp.put(job)
 
-    def forget_ended(self, keep: int) -> list[Job]:
+    def forget_ended(self, keep: int) -> list[domain.Job]:
         """Drops ended jobs from memory but for so many (fewer, if they are large); returns the dropped ones.
         The controller writes them to the journal (`controller/store/core.py`)."""
         self.has_more_ended = False
-        forgotten: list[Job] = []
+        forgotten: list[domain.Job] = []
         ended = self.ended
         while (too_many := len(ended.sizes) > keep) or ended.size_bytes > self.ended_bytes_max:
             job = self._jobs.pop(ended.next_to_forget(by_bytes=not too_many))
-            assert job.phase in ENDED, f"job {job.job_id} is {job.phase}"
+            assert job.phase in domain.ENDED, f"job {job.job_id} is {job.phase}"
             ended.remove(job)
             forgotten.append(job)
         return forgotten
 
-    def move(self, job: Job) -> None:
+    def move(self, job: domain.Job) -> None:
         """What sorts the job in its index (remaining time, slowdown, age) has changed."""
-        if job.phase is QUEUED:
+        if job.phase is domain.QUEUED:
             self._queue.remove(job)
             self._queue.add(job, is_new=False)
-        elif job.phase in ON_DEVICES:
+        elif job.phase in domain.ON_DEVICES:
             self._running.remove(job)
             left_s = job.remaining_now_s(self.now_s)
             job.estimate.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.estimate.slowdown
             self._running.add(job)
 
-    def keep_ended(self, job: Job) -> None:
+    def keep_ended(self, job: domain.Job) -> None:
         self.ended.add(job)
         self.has_more_ended = True
 
@@ -175,7 +158,7 @@ class HpIndex:
     such. A job that waits counts under the type it asks for (empty: any), one that is placed under the type
     it has. Implements `HpDemand`."""
 
-    def __init__(self, devices: Mapping[DeviceId, Device]) -> None:
+    def __init__(self, devices: Mapping[domain.DeviceId, domain.Device]) -> None:
         self.waiting = defaultdict[str, float](int)
         self.placed = defaultdict[str, float](int)
         self.by_organisation = defaultdict[tuple[str, str], float](int)
@@ -183,18 +166,18 @@ class HpIndex:
         self._at: dict[int, tuple[bool, str, str, float]] = {}
         """By job: whether it is placed, type, organisation, devices."""
 
-    def put(self, job: Job) -> None:
+    def put(self, job: domain.Job) -> None:
         """Counts the job where its phase says, and no longer where it counted before."""
         self.remove(job)
         phase, placement = job.phase, job.placement
-        if phase is QUEUED:
+        if phase is domain.QUEUED:
             self._count(job.number, (False, job.spec.gpu_type, job.spec.organisation, job.spec.size), 1)
-        elif placement is not None and (phase is RESERVED or phase in ON_DEVICES):
+        elif placement is not None and (phase is domain.RESERVED or phase in domain.ON_DEVICES):
             first = self._devices.get(placement.devices[0])
             type = job.spec.gpu_type if first is None else first.type
             self._count(job.number, (True, type, job.spec.organisation, placement.size), 1)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: domain.Job) -> None:
         if job.number in self._at:
             self._count(job.number, self._at[job.number], -1)
 
@@ -213,17 +196,17 @@ class HpIndex:
         if not self.by_organisation[type, organisation]:
             del self.by_organisation[type, organisation]
 
-    def check(self, jobs: Iterable[Job]) -> None:
+    def check(self, jobs: Iterable[domain.Job]) -> None:
         """Asserts that a fresh count gives the same; types aside, for devices may have gone meanwhile."""
         hp = [job for job in jobs if job.spec.job_class == "hp"]
-        waiting = sum(job.spec.size for job in hp if job.phase is QUEUED)
+        waiting = sum(job.spec.size for job in hp if job.phase is domain.QUEUED)
         placed = sum(j.placement.size for j in hp if j.placement is not None)
         counted = sum(self.waiting.values()), sum(self.placed.values()), sum(self.by_organisation.values())
         pairs = zip(counted, (waiting, placed, waiting + placed), strict=True)
         assert all(abs(one - other) < 1e-3 for one, other in pairs), "hp devices"
 
 
-def expect_left(estimate: JobEstimate, remaining_s: float | None) -> None:
+def expect_left(estimate: domain.JobEstimate, remaining_s: float | None) -> None:
     """Sets what is left, from the same source: the spread around it stays as it is."""
     before_s, estimate.remaining_s = estimate.remaining_s, remaining_s
     if estimate.low_s is None or estimate.high_s is None:

@@ -15,14 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AgentCommand,
-    CommandId,
-    ForgetJob,
-    HostId,
-    StopAttempt,
-    TrustDevices,
-)
+from cotenant.controller import domain
 from cotenant.controller.store import Clock
 from cotenant.controller.wire import AskStream, LogReply, ReadLog, StreamReply, StreamTold, ToAgent
 
@@ -34,7 +27,7 @@ PENDING_MAX: Final = 4096
 
 
 class Pending(msgspec.Struct, kw_only=True):
-    command: AgentCommand
+    command: domain.AgentCommand
     due_s: float
     wait_s: float = REPEAT_FIRST_S
     sent: int = 0
@@ -48,10 +41,10 @@ class Delivery:
     """What is open, by host, in order."""
 
     def __init__(self, pending_max: int = PENDING_MAX) -> None:
-        self._open: dict[HostId, dict[CommandId, Pending]] = {}
+        self._open: dict[domain.HostId, dict[domain.CommandId, Pending]] = {}
         self._pending_max = pending_max
 
-    def put(self, command: AgentCommand, now_s: float) -> None:
+    def put(self, command: domain.AgentCommand, now_s: float) -> None:
         """Opens a command that is due at once.
 
         Raises:
@@ -64,21 +57,21 @@ class Delivery:
             raise Overflow(command.host_id)
         mine[command.command_id] = Pending(command=command, due_s=now_s)
 
-    def note_seen(self, host_id: HostId, command_id: CommandId) -> None:
+    def note_seen(self, host_id: domain.HostId, command_id: domain.CommandId) -> None:
         mine = self._open.get(host_id, {})
         mine.pop(command_id, None)
         if not mine:
             self._open.pop(host_id, None)
 
-    def clear(self, host_id: HostId) -> None:
+    def clear(self, host_id: domain.HostId) -> None:
         """The host joined anew (the engine sends what is still wanted) or is lost."""
         self._open.pop(host_id, None)
 
-    def hosts(self) -> list[HostId]:
+    def hosts(self) -> list[domain.HostId]:
         """Hosts with open commands."""
         return list(self._open)
 
-    def due(self, now_s: float, host_id: HostId) -> Iterator[tuple[AgentCommand, bool]]:
+    def due(self, now_s: float, host_id: domain.HostId) -> Iterator[tuple[domain.AgentCommand, bool]]:
         """The host's commands to send now and whether each is a repeat; the next time is set."""
         for pending in self._open.get(host_id, {}).values():
             if pending.due_s <= now_s:
@@ -91,15 +84,15 @@ class Delivery:
         return sum(len(mine) for mine in self._open.values())
 
 
-def supersedes(later: AgentCommand, earlier: AgentCommand) -> bool:
+def supersedes(later: domain.AgentCommand, earlier: domain.AgentCommand) -> bool:
     """Whether the earlier command needs not arrive any more."""
-    if isinstance(later, TrustDevices) or isinstance(earlier, TrustDevices):
-        return isinstance(later, TrustDevices) and isinstance(earlier, TrustDevices)
+    if isinstance(later, domain.TrustDevices) or isinstance(earlier, domain.TrustDevices):
+        return isinstance(later, domain.TrustDevices) and isinstance(earlier, domain.TrustDevices)
     if later.job_id != earlier.job_id or later.job_epoch != earlier.job_epoch:
         return False
-    if isinstance(later, ForgetJob):  # But what still runs has to be stopped all the same.
-        return not isinstance(earlier, StopAttempt)
-    if not isinstance(later, StopAttempt) or isinstance(earlier, ForgetJob):
+    if isinstance(later, domain.ForgetJob):  # But what still runs has to be stopped all the same.
+        return not isinstance(earlier, domain.StopAttempt)
+    if not isinstance(later, domain.StopAttempt) or isinstance(earlier, domain.ForgetJob):
         return False
     return earlier.attempt <= later.attempt
 
@@ -118,7 +111,7 @@ class HostQuestions(Generic[_Asked, _Told]):
     def __init__(
         self,
         clock: Clock,
-        say: Callable[[HostId, ToAgent], bool],
+        say: Callable[[domain.HostId, ToAgent], bool],
         nothing: Callable[[_Asked, str], _Told],
         open_max: int = OPEN_MAX,
     ) -> None:
@@ -127,10 +120,10 @@ class HostQuestions(Generic[_Asked, _Told]):
         self._say = say
         self._nothing: Callable[[_Asked, str], _Told] = nothing
         self._open_max = open_max
-        self._open: dict[int, tuple[HostId, _Asked, Callable[[_Told], None], float]] = {}
+        self._open: dict[int, tuple[domain.HostId, _Asked, Callable[[_Told], None], float]] = {}
         self._count = 0
 
-    def ask(self, host_id: HostId, question: _Asked, answer: Callable[[_Told], None]) -> None:
+    def ask(self, host_id: domain.HostId, question: _Asked, answer: Callable[[_Told], None]) -> None:
         """`answer` is called once, now or later. The question gets its number here."""
         if len(self._open) >= self._open_max:
             answer(self._nothing(question, "too many questions of this kind are open at once"))
@@ -143,7 +136,7 @@ class HostQuestions(Generic[_Asked, _Told]):
         deadline_s = self._clock.now_s() + question.wait_s + PATIENCE_S
         self._open[self._count] = (host_id, numbered, answer, deadline_s)
 
-    def came(self, host_id: HostId, reply: _Told) -> None:
+    def came(self, host_id: domain.HostId, reply: _Told) -> None:
         """Passes an answer on to whoever asked; an answer that is not waited for, or that is from another
         host, is dropped."""
         asked = self._open.get(reply.request)
@@ -151,7 +144,7 @@ class HostQuestions(Generic[_Asked, _Told]):
             del self._open[reply.request]
             asked[2](reply)
 
-    def repeat(self, host_id: HostId) -> None:
+    def repeat(self, host_id: domain.HostId) -> None:
         """Asks again: the host has a new connection, and what was on the old one may be lost."""
         for asked_host, question, *_ in self._open.values():
             if asked_host == host_id:

@@ -11,20 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ON_DEVICES,
-    AgentCommand,
-    ComputeRequest,
-    DeviceId,
-    DeviceReading,
-    ExitVerdict,
-    ForkServers,
-    HostId,
-    HostReport,
-    Job,
-    JobId,
-    StartAttempt,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.delivery import Delivery, HostQuestions, Overflow, no_log, no_stream
 from cotenant.controller.executors.agents.histories import Histories
@@ -69,7 +56,7 @@ class AgentConnection(msgspec.Struct, kw_only=True):
 class DeviceRead(NamedTuple):
     """What a device did, and when that was."""
 
-    reading: DeviceReading
+    reading: domain.DeviceReading
     at_s: float
 
 
@@ -77,19 +64,19 @@ class AgentNews:
     """What agents have said last, for views: never journalled. Of agents that nobody hears, nothing."""
 
     def __init__(self) -> None:
-        self.telemetry: dict[JobId, wire.AttemptProgress] = {}
+        self.telemetry: dict[domain.JobId, wire.AttemptProgress] = {}
         """The newest progress of each job."""
-        self.readings: dict[DeviceId, DeviceRead] = {}
+        self.readings: dict[domain.DeviceId, DeviceRead] = {}
         """The newest of each device."""
-        self.fork_servers: dict[HostId, ForkServers] = {}
-        self.pulls: dict[HostId, dict[JobId, str]] = {}
+        self.fork_servers: dict[domain.HostId, domain.ForkServers] = {}
+        self.pulls: dict[domain.HostId, dict[domain.JobId, str]] = {}
         """How far images have come to each host."""
 
-    def fetched_bytes(self, job_id: JobId) -> int:
+    def fetched_bytes(self, job_id: domain.JobId) -> int:
         """How much of a job's packed tree has come to its hosts."""
         return 0
 
-    def silent_s(self, host_id: HostId, now_s: float) -> float | None:
+    def silent_s(self, host_id: domain.HostId, now_s: float) -> float | None:
         """How long ago a host was heard last; None: it never was."""
         return None
 
@@ -112,8 +99,8 @@ class AgentExecutor(AgentNews):
         self._send_frame = send
         self._secrets = secrets
         self._lease_s = lease_s
-        self._links: dict[HostId, AgentConnection] = {}
-        self._addresses: dict[bytes, HostId] = {}
+        self._links: dict[domain.HostId, AgentConnection] = {}
+        self._addresses: dict[bytes, domain.HostId] = {}
         self._delivery = Delivery()
         self._unstartable: list[ev.AttemptEnded] = []
         self._progress = ProgressFilter()
@@ -135,10 +122,10 @@ class AgentExecutor(AgentNews):
         for host_id in [host_id for host_id, link in self._links.items() if not link.welcomed]:
             self._drop(host_id)  # Its joining was not written; it greets again.
 
-    def fetched_bytes(self, job_id: JobId) -> int:
+    def fetched_bytes(self, job_id: domain.JobId) -> int:
         return self.trees.fetched.get(job_id, 0)
 
-    def silent_s(self, host_id: HostId, now_s: float) -> float | None:
+    def silent_s(self, host_id: domain.HostId, now_s: float) -> float | None:
         return self.watch.age_s(host_id, now_s)
 
     # --- Agents speak ------------------------------------------------------------------------------
@@ -232,7 +219,7 @@ class AgentExecutor(AgentNews):
     def _tell_restored(self, address: bytes, message: wire.Hello) -> None:
         self._say(address, self._welcome_for(message, restored=True))
 
-    def _not_followed(self, host_id: HostId, message: wire.NotFollowed) -> None:
+    def _not_followed(self, host_id: domain.HostId, message: wire.NotFollowed) -> None:
         """The host does not follow our epoch: it has to greet again, which settles whose history counts."""
         self._core.counters["not_followed"] += 1
         if message.epoch == self._core.state.engine.epoch.token:
@@ -249,7 +236,7 @@ class AgentExecutor(AgentNews):
         alive = self._say(link.address, wire.Renew(beat=0))
         return not alive or now_s - link.heard_s > RIVAL_SILENCE_S
 
-    def _join(self, address: bytes, host_id: HostId, message: wire.Hello, now_s: float) -> None:
+    def _join(self, address: bytes, host_id: domain.HostId, message: wire.Hello, now_s: float) -> None:
         if self._core.stuck:
             return  # It greets again in a second.
         joined = ev.HostJoined(
@@ -265,11 +252,11 @@ class AgentExecutor(AgentNews):
         self.watch.join(host_id, now_s)
         self._core.run_after_commit(partial(self._welcome, host_id, link))
 
-    def _left_s(self, report: HostReport) -> float | None:
+    def _left_s(self, report: domain.HostReport) -> float | None:
         """Agents go by the wall clock, the engine by the journal's."""
         return max(0.0, report.leaves_unix_s - self._core.clock.wall()) if report.leaves_unix_s else None
 
-    def _welcome(self, host_id: HostId, link: AgentConnection) -> None:
+    def _welcome(self, host_id: domain.HostId, link: AgentConnection) -> None:
         link.welcomed = True
         self._say(link.address, self._welcome_for(link.hello))
         self._send_due(self._core.clock.now_s(), host_id)
@@ -286,7 +273,7 @@ class AgentExecutor(AgentNews):
             restored=restored,
         )
 
-    def _drop(self, host_id: HostId) -> None:
+    def _drop(self, host_id: domain.HostId) -> None:
         """Messages of the old connection are void; the engine repeats what is still wanted."""
         link = self._links.pop(host_id, None)
         self.fork_servers.pop(host_id, None)
@@ -294,7 +281,7 @@ class AgentExecutor(AgentNews):
         if link is not None:
             del self._addresses[link.address]
 
-    def _beat(self, link: AgentConnection, host_id: HostId, message: wire.Heartbeat) -> None:
+    def _beat(self, link: AgentConnection, host_id: domain.HostId, message: wire.Heartbeat) -> None:
         if message.session != link.session or not link.welcomed:
             return
         now_s = self._core.clock.now_s()
@@ -313,7 +300,9 @@ class AgentExecutor(AgentNews):
         for news in message.progress:
             self._take_progress(host_id, news, now_s)
 
-    def _take_readings(self, link: AgentConnection, readings: Sequence[DeviceReading], now_s: float) -> None:
+    def _take_readings(
+        self, link: AgentConnection, readings: Sequence[domain.DeviceReading], now_s: float
+    ) -> None:
         """Takes readings of this host's own devices only; a heartbeat that came late says how old the
         readings were when it left."""
         own = {device.device_id for device in link.hello.report.devices} if readings else set()
@@ -321,10 +310,10 @@ class AgentExecutor(AgentNews):
             if reading.device_id in own:
                 self.readings[reading.device_id] = DeviceRead(reading, now_s - reading.age_s)
 
-    def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
+    def _take_progress(self, host_id: domain.HostId, news: wire.AttemptProgress, now_s: float) -> None:
         engine = self._core.state.engine
         job = engine.jobs.get(news.job_id)
-        if job is None or job.attempt.number != news.attempt or job.phase not in ON_DEVICES:
+        if job is None or job.attempt.number != news.attempt or job.phase not in domain.ON_DEVICES:
             return
         if news.idle_for is not None and host_id in job.attempt.hosts_left:
             self._take_idle(job, host_id, news.idle_for, now_s)
@@ -337,7 +326,9 @@ class AgentExecutor(AgentNews):
         if event is not None:
             self._core.happen(event)
 
-    def _take_idle(self, job: Job, host_id: HostId, reading: wire.IdleReading, now_s: float) -> None:
+    def _take_idle(
+        self, job: domain.Job, host_id: domain.HostId, reading: wire.IdleReading, now_s: float
+    ) -> None:
         event = self._idle.take(job, host_id, reading, now_s)
         if event is None:
             return
@@ -347,10 +338,10 @@ class AgentExecutor(AgentNews):
             told = wire.TellJob(job_id=event.job_id, attempt=event.attempt, text=text)
             self._core.run_after_commit(partial(self._tell, first, told))
 
-    def _tell(self, host_id: HostId, told: wire.TellJob) -> None:
+    def _tell(self, host_id: domain.HostId, told: wire.TellJob) -> None:
         self.say(host_id, told)
 
-    def _report(self, link: AgentConnection, host_id: HostId, message: wire.Report) -> bool:
+    def _report(self, link: AgentConnection, host_id: domain.HostId, message: wire.Report) -> bool:
         if message.event.host_id != host_id:
             return False
         seen = self._seen.get(host_id, 0)
@@ -389,7 +380,7 @@ class AgentExecutor(AgentNews):
         self._core.counters["report_gaps"] += 1
         return True
 
-    def _relay(self, host_id: HostId, message: wire.GangRelay) -> bool:
+    def _relay(self, host_id: domain.HostId, message: wire.GangRelay) -> bool:
         """Between hosts of one gang only."""
         job = self._core.state.engine.jobs.get(message.job_id)
         if message.from_host != host_id or len(message.payload) > GANG_BYTES_MAX:
@@ -411,17 +402,17 @@ class AgentExecutor(AgentNews):
                 self._delivery.clear(report.host_id)
             case ev.HostLost(host_id=host_id):
                 self._lose(host_id)
-        for_agents = [each for each in decided.commands if not isinstance(each, ComputeRequest)]
+        for_agents = [each for each in decided.commands if not isinstance(each, domain.ComputeRequest)]
         if for_agents:
             self._deliver(for_agents)
 
-    def _lose(self, host_id: HostId) -> None:
+    def _lose(self, host_id: domain.HostId) -> None:
         """Nothing more is sent; if its agent lives, it hears nothing and greets again."""
         self.watch.declare_lost(host_id)
         self._delivery.clear(host_id)
         self._drop(host_id)
 
-    def _deliver(self, commands: Sequence[AgentCommand]) -> None:
+    def _deliver(self, commands: Sequence[domain.AgentCommand]) -> None:
         now_s = self._core.clock.now_s()
         for command in commands:
             try:
@@ -432,14 +423,14 @@ class AgentExecutor(AgentNews):
         for host_id in dict.fromkeys(command.host_id for command in commands):
             self._send_due(now_s, host_id)
 
-    def _send_due(self, now_s: float, host_id: HostId) -> None:
+    def _send_due(self, now_s: float, host_id: domain.HostId) -> None:
         link = self._links.get(host_id)
         if link is None or not link.welcomed:
             return
         for command, again in list(self._delivery.due(now_s, host_id)):
             self._core.counters["resent"] += again
             secrets: dict[str, str] = {}
-            if isinstance(command, StartAttempt) and command.launch.secret_variables:
+            if isinstance(command, domain.StartAttempt) and command.launch.secret_variables:
                 try:
                     secrets = self._secrets.read(command.job_id, command.launch.secret_variables)
                 except BadSecrets as problem:
@@ -458,7 +449,7 @@ class AgentExecutor(AgentNews):
             )
             self._say(link.address, order)
 
-    def _cannot_start(self, command: StartAttempt, why: str) -> None:
+    def _cannot_start(self, command: domain.StartAttempt, why: str) -> None:
         """The host never heard of this attempt, so the controller reports its end itself: with the next tick,
         because commands leave while a group of events is being closed."""
         self._core.counters["bad_secrets"] += 1
@@ -466,7 +457,7 @@ class AgentExecutor(AgentNews):
             job_id=command.job_id,
             attempt=command.attempt,
             host_id=command.host_id,
-            verdict=ExitVerdict(outcome="user-failed", detail=why),
+            verdict=domain.ExitVerdict(outcome="user-failed", detail=why),
         )
         self._unstartable.append(ended)
 
@@ -497,14 +488,14 @@ class AgentExecutor(AgentNews):
             for job_id in gone:
                 del self.telemetry[job_id]
 
-    def connected_hosts(self) -> Iterable[HostId]:
+    def connected_hosts(self) -> Iterable[domain.HostId]:
         return self._links.keys()
 
     @property
     def undelivered(self) -> int:
         return len(self._delivery)
 
-    def say(self, host_id: HostId, message: wire.ToAgent) -> bool:
+    def say(self, host_id: domain.HostId, message: wire.ToAgent) -> bool:
         """Sends a message to a host; False if the host is not connected."""
         link = self._links.get(host_id)
         return link is not None and link.welcomed and self._say(link.address, message)
@@ -529,6 +520,6 @@ def same_but_number(one: wire.Hello, other: wire.Hello) -> bool:
     return msgspec.structs.replace(one, number=other.number) == other
 
 
-def first_host(job: Job) -> HostId | None:
+def first_host(job: domain.Job) -> domain.HostId | None:
     """The host of rank 0: devices are named after their hosts."""
-    return None if job.placement is None else HostId(job.placement.devices[0].rpartition("/")[0])
+    return None if job.placement is None else domain.HostId(job.placement.devices[0].rpartition("/")[0])

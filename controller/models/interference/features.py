@@ -2,7 +2,7 @@
 
 Rule: never a name, never a label. A file's column becomes a feature only if it is in this vocabulary, and
 the vocabulary holds nothing that was measured while sharing. The same names mean the same things whether
-the values come from a file (`training/pair_rows.py`) or from a live job's profile (here), so that a model
+the values come from a file (`experiments/castor`) or from a live job's profile (here), so that a model
 trained on the one can be asked about the other.
 """
 

@@ -10,15 +10,15 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller import performance
 from cotenant.controller.models.interference.predictor import Predictor
-from cotenant.controller.performance import (
-    MODEL_SCHEMA,
-    InterferenceModel,
-)
 from cotenant.controller.wire import BadMessage, decode_json
 
 BYTES_MAX: Final = 16 * 1024 * 1024
 """A model is configuration and is journalled with it."""
+
+
+MAKES_ONE: Final = "`python -m experiments.castor.predictor train` makes one"
 
 
 class ModelProblem(ValueError):
@@ -29,14 +29,14 @@ class _Tag(msgspec.Struct):
     schema: str
 
 
-def write(model: InterferenceModel) -> bytes:
+def write(model: performance.InterferenceModel) -> bytes:
     """Writes a model with one line per part; the same model gives the same bytes."""
     parts = msgspec.to_builtins(model)
     lines = [f"{_json(name)}: {_json(value)}" for name, value in parts.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def read(data: bytes, name: str) -> InterferenceModel:
+def read(data: bytes, name: str) -> performance.InterferenceModel:
     """The model in a file's bytes, ready to be used by this version.
 
     Raises:
@@ -47,15 +47,19 @@ def read(data: bytes, name: str) -> InterferenceModel:
     try:
         tag: _Tag = decode_json(data, _Tag, bytes_max=BYTES_MAX)
     except BadMessage as error:
-        raise ModelProblem(f"{name}: not a model; `cotenant predictor train` makes one ({error})") from None
+        raise ModelProblem(f"{name}: not a model; {MAKES_ONE} ({error})") from None
     schema = tag.schema
-    if schema != MODEL_SCHEMA:
+    if schema != performance.MODEL_SCHEMA:
         kind, _, version = schema.partition("/")
-        newer = kind == MODEL_SCHEMA.partition("/")[0] and version.isdecimal()
-        hint = "upgrade cotenant" if newer else "`cotenant predictor train` makes one"
-        raise ModelProblem(f"{name}: its schema is {schema!r}, this version reads {MODEL_SCHEMA!r}; {hint}")
+        newer = kind == performance.MODEL_SCHEMA.partition("/")[0] and version.isdecimal()
+        hint = "upgrade cotenant" if newer else MAKES_ONE
+        raise ModelProblem(
+            f"{name}: its schema is {schema!r}, this version reads {performance.MODEL_SCHEMA!r}; {hint}"
+        )
     try:
-        model: InterferenceModel = decode_json(data, InterferenceModel, bytes_max=BYTES_MAX)
+        model: performance.InterferenceModel = decode_json(
+            data, performance.InterferenceModel, bytes_max=BYTES_MAX
+        )
         Predictor(model)
     except ValueError as error:  # BadMessage is one.
         raise ModelProblem(f"{name}: a damaged model: {error}") from None

@@ -12,15 +12,11 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.controller import performance
 from cotenant.controller.domain import Job
 from cotenant.controller.models.interference.bands import Novelty, band_of, scale_of
 from cotenant.controller.models.interference.features import Matrix, job_features, names_in, pair_features
 from cotenant.controller.models.interference.forest import Forest, Values
-from cotenant.controller.performance import (
-    Interference,
-    InterferenceModel,
-    Profile,
-)
 
 SEEN_MIN: Final = 0.5
 """The share of its features, by importance, that must be measured of a job."""
@@ -32,7 +28,11 @@ class Predictor:
     """A predictor of interference that asks one model and remembers its answers."""
 
     def __init__(
-        self, model: InterferenceModel, *, kinds_max: int = KINDS_MAX, answers_max: int = ANSWERS_MAX
+        self,
+        model: performance.InterferenceModel,
+        *,
+        kinds_max: int = KINDS_MAX,
+        answers_max: int = ANSWERS_MAX,
     ) -> None:
         self._kinds_max, self._answers_max = kinds_max, answers_max
         """Raises:
@@ -45,7 +45,7 @@ class Predictor:
         self._factors = np.array([band.factor for band in model.bands])
         self._weights = _weights(model, self.names)
         self._kinds: dict[int, _Kind] = {}
-        self._answers: dict[tuple[int, int], Interference] = {}
+        self._answers: dict[tuple[int, int], performance.Interference] = {}
         self._count = 0
 
     def ratios(self, jobs: Matrix, others: Matrix) -> Values:
@@ -58,7 +58,7 @@ class Predictor:
         factors: Values = self._factors[band_of(self.model.bands, strange)]
         return factors
 
-    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> list[Interference | None]:
+    def ratios_beside(self, job: Job, partners: Sequence[Job]) -> list[performance.Interference | None]:
         """The ratios of (job, partner), at least 1; None where too little is known of one of them."""
         kind = self._kind(job)
         others = [self._kind(partner) for partner in partners]
@@ -71,13 +71,13 @@ class Predictor:
             found.update(self._answer(kind, new))
         return [found.get(other.number) for other in others]
 
-    def _remembered_answer(self, one: int, other: int) -> Interference | None:
+    def _remembered_answer(self, one: int, other: int) -> performance.Interference | None:
         answer = self._answers.get((one, other))
         if answer is None and (back := self._answers.get((other, one))) is not None:
             answer = back.swap()
         return answer
 
-    def _answer(self, kind: _Kind, others: Sequence[_Kind]) -> dict[int, Interference]:
+    def _answer(self, kind: _Kind, others: Sequence[_Kind]) -> dict[int, performance.Interference]:
         """New answers, by the other's number."""
         if len(self._answers) + len(others) > self._answers_max:
             self._answers.clear()
@@ -87,11 +87,11 @@ class Predictor:
         xi = np.maximum(xi, 1.0)
         factors = [max(kind.factor, other.factor) for other in others]
         margins = scale_of(xi) * np.tile(factors, 2)
-        answers: dict[int, Interference] = {}
+        answers: dict[int, performance.Interference] = {}
         for other, ratios, wide in zip(
             others, xi.reshape(2, -1).T.tolist(), margins.reshape(2, -1).T.tolist(), strict=True
         ):
-            answer = Interference(
+            answer = performance.Interference(
                 first=ratios[0], second=ratios[1], source="predicted", margins=(wide[0], wide[1])
             )
             answers[other.number] = self._answers[kind.number, other.number] = answer
@@ -122,7 +122,7 @@ class _Kind:
 
     def __init__(
         self,
-        profile: Profile | None,
+        profile: performance.Profile | None,
         batch_size: int | None,
         number: int,
         values: Matrix,
@@ -133,7 +133,7 @@ class _Kind:
         self.number, self.values, self.enough, self.factor = number, values, enough, factor
 
 
-def _weights(model: InterferenceModel, names: tuple[str, ...]) -> Values:
+def _weights(model: performance.InterferenceModel, names: tuple[str, ...]) -> Values:
     """The importance of each of a job's features, over all columns that need it; they sum to 1."""
     weights = np.zeros(len(names))
     for column, importance in zip(model.features, model.importances, strict=True):

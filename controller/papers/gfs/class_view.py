@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cotenant.controller.domain import (
-    AnyAction,
-    Defer,
-    DeviceId,
-    Job,
-    JobId,
-    Place,
-    Preempt,
-    Share,
-)
+from cotenant.controller import domain
 from cotenant.controller.planning import HoldingsView, Plan, QueueView, SchedulingClass, View
 
 
@@ -42,10 +33,10 @@ class ClassView:
     def __init__(
         self,
         view: View,
-        admits: Callable[[Job], bool],
-        ends: Callable[[Job], bool],
-        unseen: Callable[[Job], bool],
-        may_share: Callable[[Job], bool] | None,
+        admits: Callable[[domain.Job], bool],
+        ends: Callable[[domain.Job], bool],
+        unseen: Callable[[domain.Job], bool],
+        may_share: Callable[[domain.Job], bool] | None,
     ) -> None:
         """Restricts `view` to one class of jobs. `admits`: which jobs wait here; `ends`: whether no job
         behind this one in its queue waits here; `unseen`: which of the waiting jobs are new to the policy
@@ -67,22 +58,22 @@ class QueueOfClass:
     def __init__(
         self,
         queue: QueueView,
-        admits: Callable[[Job], bool],
-        ends: Callable[[Job], bool],
-        unseen: Callable[[Job], bool],
+        admits: Callable[[domain.Job], bool],
+        ends: Callable[[domain.Job], bool],
+        unseen: Callable[[domain.Job], bool],
     ) -> None:
         self._queue, self._admits, self._ends, self._unseen = queue, admits, ends, unseen
-        self._heads: list[Job] | None = None
-        self._queues: dict[SchedulingClass, Sequence[Job]] = {}
+        self._heads: list[domain.Job] | None = None
+        self._queues: dict[SchedulingClass, Sequence[domain.Job]] = {}
         self.order_key, self.class_of = queue.order_key, queue.class_of
 
-    def heads(self) -> Iterator[Job]:
+    def heads(self) -> Iterator[domain.Job]:
         if self._heads is None:
             found = [self._first(head) for head in self._queue.heads()]
             self._heads = sorted((job for job in found if job is not None), key=self.order_key)
         return iter(self._heads)
 
-    def _first(self, head: Job) -> Job | None:
+    def _first(self, head: domain.Job) -> domain.Job | None:
         """The first job of the head's scheduling class that waits here."""
         if self._admits(head):
             return head
@@ -94,16 +85,16 @@ class QueueOfClass:
                     break
         return None
 
-    def jobs_of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+    def jobs_of_class(self, scheduling_class: SchedulingClass) -> Sequence[domain.Job]:
         if scheduling_class not in self._queues:
             waiting = self._queue.jobs_of_class(scheduling_class)
             self._queues[scheduling_class] = [job for job in waiting if self._admits(job)]
         return self._queues[scheduling_class]
 
-    def jobs_in_order(self) -> Iterator[Job]:
+    def jobs_in_order(self) -> Iterator[domain.Job]:
         return filter(self._admits, self._queue.jobs_in_order())
 
-    def newcomers(self) -> Sequence[Job]:
+    def newcomers(self) -> Sequence[domain.Job]:
         found = {job.number: job for job in self._queue.newcomers() if self._admits(job)}
         for head in self.heads():
             if self._unseen(head):
@@ -120,16 +111,19 @@ class HoldingsForClass:
     `HoldingsView`."""
 
     def __init__(
-        self, holdings: HoldingsView, jobs: Mapping[JobId, Job], may_share: Callable[[Job], bool]
+        self,
+        holdings: HoldingsView,
+        jobs: Mapping[domain.JobId, domain.Job],
+        may_share: Callable[[domain.Job], bool],
     ) -> None:
         self._holdings, self._jobs, self._may_share = holdings, jobs, may_share
         self.tenants, self.claimed_by = holdings.tenants, holdings.claimed_by
         self.claimants, self.asking_on = holdings.claimants, holdings.asking_on
 
-    def shareable(self) -> Sequence[DeviceId]:
+    def shareable(self) -> Sequence[domain.DeviceId]:
         return [d for d in self._holdings.shareable() if all(map(self._is_shared_with, self.tenants(d)))]
 
-    def _is_shared_with(self, job_id: JobId) -> bool:
+    def _is_shared_with(self, job_id: domain.JobId) -> bool:
         return self._may_share(self._jobs[job_id])
 
 
@@ -137,32 +131,34 @@ def widest(budgets: dict[str, Budget]) -> int:
     return max((budget.gpus for budget in budgets.values()), default=0)
 
 
-def concerned_jobs(actions: Sequence[AnyAction]) -> list[JobId]:
-    return [each.job_id for each in actions if isinstance(each, Place | Share | Defer)]
+def concerned_jobs(actions: Sequence[domain.AnyAction]) -> list[domain.JobId]:
+    return [each.job_id for each in actions if isinstance(each, domain.Place | domain.Share | domain.Defer)]
 
 
-def is_deferred(job_id: JobId, actions: Sequence[AnyAction]) -> bool:
-    return any(isinstance(each, Defer) and each.job_id == job_id for each in actions)
+def is_deferred(job_id: domain.JobId, actions: Sequence[domain.AnyAction]) -> bool:
+    return any(isinstance(each, domain.Defer) and each.job_id == job_id for each in actions)
 
 
-def replay_actions(view: View, actions: Sequence[AnyAction]) -> Plan:
+def replay_actions(view: View, actions: Sequence[domain.AnyAction]) -> Plan:
     """The cluster as it would be after these actions, as a plan without actions of its own."""
     plan = Plan(view)
     for action in actions:
-        if isinstance(action, Preempt):
+        if isinstance(action, domain.Preempt):
             plan.suppose_left(view.jobs[action.job_id])
     for action in actions:
-        if isinstance(action, Place | Share):
+        if isinstance(action, domain.Place | domain.Share):
             plan.suppose_placed(view.jobs[action.job_id], action.devices)
     return plan
 
 
-def jobs_over_budget(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
+def jobs_over_budget(
+    view: View, actions: Sequence[domain.AnyAction], budgets: dict[str, Budget]
+) -> set[domain.JobId]:
     """Jobs whose free devices exceed the budget, given the jobs before them; never aged ones."""
     left = {type: budget.gpus for type, budget in budgets.items()}
-    excess: set[JobId] = set()
+    excess: set[domain.JobId] = set()
     for action in actions:
-        if not isinstance(action, Place | Share):
+        if not isinstance(action, domain.Place | domain.Share):
             continue
         taken = [d for d in action.devices if not view.holdings.tenants(d)]
         type = view.devices[action.devices[0]].type
@@ -173,11 +169,13 @@ def jobs_over_budget(view: View, actions: Sequence[AnyAction], budgets: dict[str
     return excess
 
 
-def remaining_actions(actions: Sequence[AnyAction], job_ids: set[JobId]) -> tuple[AnyAction, ...]:
+def remaining_actions(
+    actions: Sequence[domain.AnyAction], job_ids: set[domain.JobId]
+) -> tuple[domain.AnyAction, ...]:
     """What remains when these jobs are not started."""
     return tuple(
         each
         for each in actions
-        if not (isinstance(each, Place | Share | Defer) and each.job_id in job_ids)
-        and not (isinstance(each, Preempt) and each.for_job in job_ids)
+        if not (isinstance(each, domain.Place | domain.Share | domain.Defer) and each.job_id in job_ids)
+        and not (isinstance(each, domain.Preempt) and each.for_job in job_ids)
     )

@@ -11,9 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cotenant.controller.domain import (
-    HostId,
-)
+from cotenant.controller import domain
 
 SHORT_S = 3600.0
 LONG_S = 86_400.0
@@ -27,13 +25,13 @@ class Evictions(msgspec.Struct, kw_only=True):
     finished_s: list[float] = []
     started: list[tuple[float, float]] = []
     """When spot jobs started, and how long they had waited."""
-    on_host: dict[HostId, list[float]] = {}
+    on_host: dict[domain.HostId, list[float]] = {}
     evicted: int = 0
     """F, since the beginning."""
     finished: int = 0
     """G."""
 
-    def evict(self, now_s: float, hosts: Iterable[HostId]) -> None:
+    def evict(self, now_s: float, hosts: Iterable[domain.HostId]) -> None:
         self.evicted += 1
         self.evicted_s.append(now_s)
         for host_id in hosts:
@@ -67,7 +65,7 @@ class Evictions(msgspec.Struct, kw_only=True):
     def longest_wait_s(self, since_s: float) -> float:
         return max((waited_s for at_s, waited_s in self.started if at_s > since_s), default=0.0)
 
-    def host_rate(self, host_id: HostId, now_s: float, gamma: float, long_h: float) -> float:
+    def host_rate(self, host_id: domain.HostId, now_s: float, gamma: float, long_h: float) -> float:
         """The weighted rate of evictions on a host (eq. 15)."""
         times_s = self.on_host.get(host_id)
         if not times_s:

@@ -26,34 +26,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyAction,
-    ClassReport,
-    Compute,
-    Decision,
-    Defer,
-    Job,
-    JobId,
-    Place,
-    PoolReport,
-    Preempt,
-    Reason,
-    Share,
-    Wake,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.papers.gfs.class_view import (
-    Budget,
-    ClassView,
-    concerned_jobs,
-    is_deferred,
-    jobs_over_budget,
-    remaining_actions,
-    replay_actions,
-    widest,
-)
+from cotenant.controller.papers.gfs import class_view
 from cotenant.controller.papers.gfs.demand import whole
 from cotenant.controller.papers.gfs.forecasting import REASON, DemandForecaster
 from cotenant.controller.papers.gfs.parameters import ABOUT, GfsParameters
@@ -123,54 +98,57 @@ class Gfs:
     def _pts(self) -> Policy:
         return Pts(self.name, Criteria(self._state.evictions, self.parameters), self.parameters)
 
-    def queue_key(self, job: Job) -> tuple[float, ...]:
+    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
         return (0.0 if job.spec.job_class == "hp" else 1.0, *self._order.queue_key(job))
 
     # --- Deciding ----------------------------------------------------------------------------------
 
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> domain.Decision:
         if is_quiet(view, event):
-            return NOTHING
-        asides: list[AnyAction] = []
-        actions: Sequence[AnyAction] = ()
+            return domain.NOTHING
+        asides: list[domain.AnyAction] = []
+        actions: Sequence[domain.AnyAction] = ()
         for decide in (self._hp_pass, self._spot_pass, self._share_pass):
             actions = decide(view, event)
-            if any(isinstance(action, Place | Share | Preempt | Defer) for action in actions):
+            if any(
+                isinstance(action, domain.Place | domain.Share | domain.Preempt | domain.Defer)
+                for action in actions
+            ):
                 break
             asides += actions
             actions = ()
         found = [*actions, *(aside for aside in asides if aside not in actions)]
         if actions and view.queue and self._may_ask_again(view):
-            found.append(Wake(at_s=view.now_s, reason=because("next-class")))
+            found.append(domain.Wake(at_s=view.now_s, reason=domain.because("next-class")))
         if view.queue and self._state.wake_s <= view.now_s:
             every_s = self.parameters.interval_s
             next_s = (view.now_s // every_s + 1) * every_s
-            found.append(Wake(at_s=next_s, reason=because("quota-update")))
+            found.append(domain.Wake(at_s=next_s, reason=domain.because("quota-update")))
         training = self._training(view)
         if training is not None:
             found.append(training)
-        return Decision(actions=tuple(found)) if found else NOTHING
+        return domain.Decision(actions=tuple(found)) if found else domain.NOTHING
 
-    def _training(self, view: View) -> Compute | None:
+    def _training(self, view: View) -> domain.Compute | None:
         state = self._state
         return state.retraining.request(state.demand, view.began_hour, view.now_s, self.parameters)
 
     def _may_ask_again(self, view: View) -> bool:
         return self._state.passed_s != view.now_s or self._state.passes < PASSES_MAX
 
-    def _hp_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
+    def _hp_pass(self, view: View, event: ev.AnyEvent) -> Sequence[domain.AnyAction]:
         if not view.hp.waiting:
             return ()
         seen = self._hp_view(view)
         actions = self._order.decide(seen, event).actions
-        plan = replay_actions(view, actions)
+        plan = class_view.replay_actions(view, actions)
         for job in list(seen.queue.jobs_in_order()):
-            if not plan.is_placed(job.job_id) and not is_deferred(job.job_id, actions):
+            if not plan.is_placed(job.job_id) and not class_view.is_deferred(job.job_id, actions):
                 self._make_room(plan, job)
         return (*actions, *plan.actions)
 
-    def _hp_view(self, view: View) -> ClassView:
-        return ClassView(
+    def _hp_view(self, view: View) -> class_view.ClassView:
+        return class_view.ClassView(
             view,
             admits=is_hp,
             ends=lambda job: not job.aged and not is_hp(job),
@@ -178,25 +156,27 @@ class Gfs:
             may_share=lambda job: False,
         )
 
-    def _make_room(self, plan: Plan, job: Job) -> None:
+    def _make_room(self, plan: Plan, job: domain.Job) -> None:
         """Preempts for hp jobs; where free devices are enough, the order places them."""
         if plan.find_free(job) is None:
             LeastCost(self._state.evictions, self._state.checkpoints_s, self.parameters).take(plan, job)
 
-    def _spot_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
+    def _spot_pass(self, view: View, event: ev.AnyEvent) -> Sequence[domain.AnyAction]:
         budgets = self.budgets(view, event) if view.queue else {}
-        left_out, excess = set[JobId](), set[JobId]()
-        actions: Sequence[AnyAction] = ()
+        left_out, excess = set[domain.JobId](), set[domain.JobId]()
+        actions: Sequence[domain.AnyAction] = ()
         for _ in range(ASKED_MAX):
-            seen = self._spot_view(view, widest(budgets), left_out)
+            seen = self._spot_view(view, class_view.widest(budgets), left_out)
             actions = self._ask_order(seen, event, budgets).actions
-            excess = jobs_over_budget(view, actions, budgets)
+            excess = class_view.jobs_over_budget(view, actions, budgets)
             if not excess:
                 return actions
             left_out |= excess
-        return remaining_actions(actions, excess)
+        return class_view.remaining_actions(actions, excess)
 
-    def _ask_order(self, seen: View, event: ev.AnyEvent, budgets: dict[str, Budget]) -> Decision:
+    def _ask_order(
+        self, seen: View, event: ev.AnyEvent, budgets: dict[str, class_view.Budget]
+    ) -> domain.Decision:
         """Returns the decision of the policy that orders. PTS keeps to the budgets; another order may exceed
         them, and is asked again."""
         if isinstance(self._order, Pts):
@@ -204,15 +184,15 @@ class Gfs:
             return self._order.decide_within(seen, event, limits)
         return self._order.decide(seen, event)
 
-    def _spot_view(self, view: View, widest: int, left_out: set[JobId]) -> ClassView:
+    def _spot_view(self, view: View, widest: int, left_out: set[domain.JobId]) -> class_view.ClassView:
         offered = self._state.offered
 
-        def admits(job: Job) -> bool:
+        def admits(job: domain.Job) -> bool:
             if job.spec.job_class == "hp" or (job.job_id in left_out):
                 return False
             return job.spec.gpus <= widest or job.aged
 
-        return ClassView(
+        return class_view.ClassView(
             view,
             admits=admits,
             ends=lambda job: not job.aged and job.spec.gpus > widest,
@@ -220,21 +200,23 @@ class Gfs:
             may_share=None if view.pairs.shares_hp else lambda job: not is_hp(job),
         )
 
-    def _share_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
+    def _share_pass(self, view: View, event: ev.AnyEvent) -> Sequence[domain.AnyAction]:
         """What the sharing policy shares and parts, and nothing else: free devices are the order's to give. A
         job that takes no free device is within any budget."""
         share = self._sharing(view)
         if share is None:
             return ()
         seen = self._spot_view(view, EVERYTHING, set())
-        placed: set[JobId] = set()
-        kept: list[AnyAction] = []
+        placed: set[domain.JobId] = set()
+        kept: list[domain.AnyAction] = []
         for action in share.decide(seen, event).actions:
-            if isinstance(action, Place):
+            if isinstance(action, domain.Place):
                 placed.add(action.job_id)
-            elif not (isinstance(action, Preempt) and action.for_job in placed):
+            elif not (isinstance(action, domain.Preempt) and action.for_job in placed):
                 kept.append(action)
-        return remaining_actions(kept, jobs_over_budget(view, kept, self.budgets(view, event)))
+        return class_view.remaining_actions(
+            kept, class_view.jobs_over_budget(view, kept, self.budgets(view, event))
+        )
 
     def _sharing(self, view: View) -> Policy | None:
         """Returns the policy that shares, if one does here."""
@@ -242,7 +224,7 @@ class Gfs:
 
     # --- The quota ---------------------------------------------------------------------------------
 
-    def budgets(self, view: View, event: ev.AnyEvent | None = None) -> dict[str, Budget]:
+    def budgets(self, view: View, event: ev.AnyEvent | None = None) -> dict[str, class_view.Budget]:
         """Device type -> budget, as of now."""
         capacity = self._state.capacity
         if not capacity or isinstance(event, ev.FromHost):
@@ -255,7 +237,7 @@ class Gfs:
             if self.parameters.quota == "rise":
                 rise = self._state.rise.get(type, 0)
                 left = max(0, free - waiting - rise)
-                found[type] = Budget(left, left, free, waiting, rise)
+                found[type] = class_view.Budget(left, left, free, waiting, rise)
                 continue
             total = capacity.get(type, 0)
             placed = whole(view.hp.placed, type)
@@ -265,31 +247,33 @@ class Gfs:
             reserved = known.reserved if known is not None else demand
             left_f = inventory(total, reserved)
             quota = spot_quota(left_f, self._state.eta, free, running)
-            found[type] = Budget(max(0, quota - running), quota, int(left_f), waiting, 0)
+            found[type] = class_view.Budget(max(0, quota - running), quota, int(left_f), waiting, 0)
         return found
 
     # --- Remembering -------------------------------------------------------------------------------
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: domain.Decision) -> None:
         state, parameters = self._state, self.parameters
         below = [action for action in decision.actions if action.reason.code not in OWN]
-        theirs = decision if len(below) == len(decision.actions) else Decision(actions=tuple(below))
+        theirs = decision if len(below) == len(decision.actions) else domain.Decision(actions=tuple(below))
         self._order.observe(view, event, theirs)
         if self._share is not None:
             self._share.observe(view, event, theirs)
         if decision.actions or not is_quiet(view, event):
-            was_hp = any(is_hp(view.jobs.get(job_id)) for job_id in concerned_jobs(decision.actions))
+            was_hp = any(
+                is_hp(view.jobs.get(job_id)) for job_id in class_view.concerned_jobs(decision.actions)
+            )
             if not view.queue:
                 state.offered = EVERYTHING
             else:
-                state.offered = 0 if was_hp else widest(self.budgets(view, event))
+                state.offered = 0 if was_hp else class_view.widest(self.budgets(view, event))
         for action in decision.actions:
-            if isinstance(action, Wake) and action.reason.code == "quota-update":
+            if isinstance(action, domain.Wake) and action.reason.code == "quota-update":
                 state.wake_s = action.at_s
             elif action.reason.code == "next-class":
                 state.passes = state.passes + 1 if state.passed_s == view.now_s else 1
                 state.passed_s = view.now_s
-            elif isinstance(action, Compute) and action.reason.code == REASON:
+            elif isinstance(action, domain.Compute) and action.reason.code == REASON:
                 type = state.retraining.due(state.demand, self.parameters.retrain_h)
                 state.retraining.was_asked(action, type or "", state.demand.hour)
         if isinstance(event, ev.Computed) and event.request_id == state.retraining.pending:
@@ -319,25 +303,25 @@ class Gfs:
         if state.demand.slot % 6 == 0 or not state.forecast:
             state.forecast = self._forecaster.forecast(state.demand, view.now_s, view.began_hour)
 
-    def explain(self, view: View, job: Job) -> Reason:
+    def explain(self, view: View, job: domain.Job) -> domain.Reason:
         if is_hp(job):
             return self._order.explain(self._hp_view(view), job)
         withheld = why_impossible(view, job) or self._why_withheld(view, job)
         if withheld is not None:
             return withheld
         if job.spec.gpus > self._state.offered and not job.aged:
-            return because("quota-update")
+            return domain.because("quota-update")
         return self._explain_order(view, job)
 
-    def _why_withheld(self, view: View, job: Job) -> Reason | None:
+    def _why_withheld(self, view: View, job: domain.Job) -> domain.Reason | None:
         """Why the quota keeps a spot job waiting; None: it does not."""
         budgets = self.budgets(view)
-        if not budgets or job.aged or job.spec.gpus <= widest(budgets):
+        if not budgets or job.aged or job.spec.gpus <= class_view.widest(budgets):
             return None
         type = max(budgets, key=lambda each: (budgets[each].gpus, each))
         budget, hours = budgets[type], self.parameters.hours
         if self.parameters.quota == "rise":
-            return because(
+            return domain.because(
                 "quota-withheld",
                 job.spec.gpus,
                 budget.gpus,
@@ -346,7 +330,7 @@ class Gfs:
                 hours,
                 budget.rise,
             )
-        return because(
+        return domain.because(
             "quota-eta",
             job.spec.gpus,
             budget.gpus,
@@ -356,10 +340,10 @@ class Gfs:
             self._state.eta,
         )
 
-    def _explain_order(self, view: View, job: Job) -> Reason:
-        return self._order.explain(self._spot_view(view, widest(self.budgets(view)), set()), job)
+    def _explain_order(self, view: View, job: domain.Job) -> domain.Reason:
+        return self._order.explain(self._spot_view(view, class_view.widest(self.budgets(view)), set()), job)
 
-    def holds_back(self, view: View, job: Job) -> bool:
+    def holds_back(self, view: View, job: domain.Job) -> bool:
         """Spot jobs keep to their quota, and off some hosts, whatever their priority. What the decision
         before this one offered them is no such rule: a new policy has offered nobody anything yet, and hp
         jobs that start leave no offer."""
@@ -368,7 +352,7 @@ class Gfs:
         withheld = self._why_withheld(view, job) or self._explain_order(view, job)
         return withheld.code in HELD_BACK
 
-    def report(self, view: View) -> ClassReport:
+    def report(self, view: View) -> domain.ClassReport:
         """Reports to people what is kept back, and why."""
         state, waiting = self._state, sum(j.spec.gpus for j in view.queue.jobs_in_order() if not is_hp(j))
         capacity, pools = capacity_of(view), []
@@ -376,7 +360,7 @@ class Gfs:
             known, free = state.forecast.get(type), view.free.total(type)
             series = state.demand.hours.get(type, {}).values()
             pools.append(
-                PoolReport(
+                domain.PoolReport(
                     device_type=type,
                     capacity=capacity.get(type, 0),
                     free=free,
@@ -393,7 +377,7 @@ class Gfs:
                     recent=tuple(map(sum, zip(*(each[-RECENT_H:] for each in series), strict=True))),
                 )
             )
-        return ClassReport(
+        return domain.ClassReport(
             guaranteed_h=float(self.parameters.hours),
             level=self.parameters.p,
             eta=state.eta if self.parameters.quota == "paper" else None,
@@ -447,7 +431,7 @@ def _entry(name: str, group: str = COMPARED) -> PolicyEntry:
     return PolicyEntry(about, made, partial(GfsParameters.parse_variant, name), group=group, choose=choose)
 
 
-GFS: Final = _entry("gfs", CLASSES)
+GFS: Final = _entry("gfs", CLASSES)._replace(tools={"train": "cotenant.controller.papers.gfs.verbs:train"})
 GFS_RISE: Final = _entry("gfs-rise", CLASSES)
 GFS_E: Final = _entry("gfs-e")
 GFS_D: Final = _entry("gfs-d")

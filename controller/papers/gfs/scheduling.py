@@ -27,17 +27,9 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.parameters import GfsParameters
 from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import Stateless, is_quiet
 from cotenant.controller.policies.ordered import service_key
-from cotenant.controller.policies.toolkit import (
-    Candidates,
-    FreedDevices,
-    Why,
-    find_pods,
-    preemptible_jobs,
-    reclaim,
-    take_room,
-)
 
 SCORE3_SCALE: Final = 0.01
 
@@ -79,7 +71,7 @@ class Criteria:
                 return None
             return (-class_gpus(plan.view, host_id, type, hp=hp), -penalty if hp else penalty)
 
-        return find_pods(plan, job, rank, tightest_first=True)
+        return kit.find_pods(plan, job, rank, tightest_first=True)
 
 
 class LeastCost:
@@ -96,13 +88,13 @@ class LeastCost:
         since_s = max(job.phase_since_s, self._checkpoints_s.get(job.job_id, 0.0))
         return job.spec.gpus * (now_s - since_s)
 
-    def find(self, plan: Plan, job: Job) -> FreedDevices | None:
+    def find(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
         view, now_s = plan.view, plan.view.now_s
         if self._parameters.preemption == "random":
-            return reclaim(
+            return kit.reclaim(
                 plan,
                 job,
-                preemptible_jobs(view),
+                kit.preemptible_jobs(view),
                 lambda host_id, victims, left: _shuffle_key(job, host_id),
                 lambda here: sorted(here, key=lambda victim: _shuffle_key(job, victim.job_id)),
             )
@@ -121,7 +113,7 @@ class LeastCost:
         def sort_by_waste(here: list[Job]) -> list[Job]:
             return sorted(here, key=lambda victim: (-self.waste(victim, now_s), victim.number))
 
-        return reclaim(plan, job, preemptible_jobs(view), cost, sort_by_waste)
+        return kit.reclaim(plan, job, kit.preemptible_jobs(view), cost, sort_by_waste)
 
     def take(self, plan: Plan, job: Job) -> bool:
         """Preempts, and reserves what the victims leave; False: there are no such devices."""
@@ -132,7 +124,7 @@ class LeastCost:
         wastes = {victim.job_id: self.waste(victim, now_s) for victim in found.victims}
         evicts = because("evicts", len(wastes), ", ".join(wastes), sum(wastes.values()))
         why = {job_id: because("evicted-for-hp", job.job_id, waste) for job_id, waste in wastes.items()}
-        take_room(plan, job, found, "gfs", Why(evicts, why))
+        kit.take_room(plan, job, found, "gfs", kit.Why(evicts, why))
         return True
 
 
@@ -159,7 +151,7 @@ class Pts(Stateless):
         limits an aged job."""
         if not view.queue or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
-        plan, candidates = Plan(view), Candidates(view)
+        plan, candidates = Plan(view), kit.Candidates(view)
         left = None if budgets is None else dict(budgets)
         while (job := candidates.next()) is not None and plan.any_free():
             if left is not None and not job.aged and job.spec.gpus > max(left.values(), default=0):

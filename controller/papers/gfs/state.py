@@ -10,17 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cotenant.controller.domain import (
-    LEAVING,
-    RUNNING,
-    Decision,
-    Job,
-    JobId,
-    Phase,
-    Place,
-    Preempt,
-    Share,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.gfs.demand import DemandHistory
 from cotenant.controller.papers.gfs.evictions import Evictions
@@ -43,7 +33,7 @@ class GfsState(msgspec.Struct, kw_only=True):
     rise: dict[str, int] = {}
     eta: float = 1.0
     eta_due_s: float = 0.0
-    checkpoints_s: dict[JobId, float] = {}
+    checkpoints_s: dict[domain.JobId, float] = {}
     """Running spot job -> when its last checkpoint became durable."""
     wake_s: float = -1.0
     """The wake-up for which the quota has asked."""
@@ -53,15 +43,21 @@ class GfsState(msgspec.Struct, kw_only=True):
     passes: int = 0
     """How many passes followed one another at that moment."""
 
-    def note_event(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+    def note_event(self, view: View, event: ev.AnyEvent, decision: domain.Decision) -> None:
         """Takes in evictions, starts, ends and checkpoints."""
         now_s, jobs = view.now_s, view.jobs
         for action in decision.actions:
-            job = jobs.get(action.job_id) if isinstance(action, Preempt | Place | Share) else None
+            job = (
+                jobs.get(action.job_id)
+                if isinstance(action, domain.Preempt | domain.Place | domain.Share)
+                else None
+            )
             if job is None:
                 continue
-            if isinstance(action, Preempt):
-                if job.phase in LEAVING and is_hp(jobs.get(action.for_job) if action.for_job else None):
+            if isinstance(action, domain.Preempt):
+                if job.phase in domain.LEAVING and is_hp(
+                    jobs.get(action.for_job) if action.for_job else None
+                ):
                     self.evictions.evict(now_s, sorted(set(job.attempt.hosts_left)))
             elif job.spec.job_class == "spot" and job.placement is not None:
                 self.evictions.start(now_s, job.spent.wait_s)
@@ -70,14 +66,14 @@ class GfsState(msgspec.Struct, kw_only=True):
             self.checkpoints_s.pop(event.job_id, None)
             if (
                 job is not None
-                and job.phase is Phase.DONE
+                and job.phase is domain.Phase.DONE
                 and job.spec.job_class == "spot"
                 and job.ended_s == now_s
             ):
                 self.evictions.finish(now_s)
         elif isinstance(event, ev.CheckpointDurable):
             job = jobs.get(event.job_id)
-            if job is not None and job.phase is RUNNING and job.preemptible:
+            if job is not None and job.phase is domain.RUNNING and job.preemptible:
                 self.checkpoints_s[event.job_id] = now_s
 
     def feed_back(self, view: View, parameters: GfsParameters) -> None:
@@ -108,7 +104,7 @@ class GfsState(msgspec.Struct, kw_only=True):
             self.capacity = dict(capacity_of(view))
 
 
-def is_hp(job: Job | None) -> bool:
+def is_hp(job: domain.Job | None) -> bool:
     return job is not None and job.spec.job_class == "hp"
 
 

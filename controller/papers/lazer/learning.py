@@ -23,17 +23,9 @@ import numpy as np
 
 from cotenant.controller.domain import AnyAction, Compute, Decision, Defer, Job, JobId, Phase, Place, because
 from cotenant.controller.domain import events as ev
+from cotenant.controller.papers.lazer import surrogate
 from cotenant.controller.papers.lazer.improvement import Improvement
 from cotenant.controller.papers.lazer.parameters import LazerParameters
-from cotenant.controller.papers.lazer.surrogate import (
-    DIMENSIONS,
-    Context,
-    Hyperparameters,
-    Surrogate,
-    SurrogateSample,
-    prior,
-    scaled_inputs,
-)
 from cotenant.controller.planning import View
 
 LearningStage = Literal["bootstrap", "acquisition", "exploitation"]
@@ -84,9 +76,9 @@ class LearnedMemory(msgspec.Struct, kw_only=True):
     """The greatest job number seen: a submission journalled twice arrives once."""
     predictions: int = 0
     windows: list[PredictionWindow] = []
-    samples: list[SurrogateSample] = []
+    samples: list[surrogate.SurrogateSample] = []
     exploits: bool = False
-    hyper: Hyperparameters | None = None
+    hyper: surrogate.Hyperparameters | None = None
     requests: int = 0
     pending: int = 0
     """The number of the fit that is not answered yet; 0 = none."""
@@ -110,7 +102,7 @@ class Learner:
     # --- Reading -----------------------------------------------------------------------------------
 
     @property
-    def samples(self) -> tuple[SurrogateSample, ...]:
+    def samples(self) -> tuple[surrogate.SurrogateSample, ...]:
         return tuple(self._memory.samples)
 
     @property
@@ -152,7 +144,7 @@ class Learner:
     ) -> Prediction:
         """How long to defer; `already` counts the predictions of the decision under way."""
         stage, gain_s = self.stage, 0.0
-        context = Context(self.gap_s(now_s), remaining_s, load_s, pause_s)
+        context = surrogate.Context(self.gap_s(now_s), remaining_s, load_s, pause_s)
         if stage == "bootstrap":
             x_s = self._hypercube(self._memory.predictions + already)
         elif stage == "acquisition":
@@ -184,7 +176,7 @@ class Learner:
             return None
         if memory.requested_at and fresh < self.parameters.refit_every and not memory.exploits:
             return None
-        inputs = scaled_inputs(memory.samples, self.parameters.x_max_s)
+        inputs = surrogate.scaled_inputs(memory.samples, self.parameters.x_max_s)
         return Compute(
             request_id=memory.requests + 1,
             kind=KIND,
@@ -233,8 +225,8 @@ class Learner:
         memory = self._memory
         while memory.windows and memory.windows[0].end_s < now_s:
             w = heapq.heappop(memory.windows)
-            context = Context(w.gap_s, w.remaining_s, w.load_s, w.pause_s)
-            memory.samples.append(SurrogateSample(w.x_s, context, abs(w.x_s - w.f_s)))
+            context = surrogate.Context(w.gap_s, w.remaining_s, w.load_s, w.pause_s)
+            memory.samples.append(surrogate.SurrogateSample(w.x_s, context, abs(w.x_s - w.f_s)))
             self._model = None
         if len(memory.samples) >= self.parameters.updates_max:
             self._exploit()
@@ -273,12 +265,12 @@ class Learner:
 
     def _take_fit(self, event: ev.Computed) -> None:
         """Takes in a fit; an answer without one changes nothing."""
-        usable = len(event.values) == DIMENSIONS + 4 and all(map(math.isfinite, event.values))
+        usable = len(event.values) == surrogate.DIMENSIONS + 4 and all(map(math.isfinite, event.values))
         if event.error or not usable:
             return
         noise, constant, mean_s, deviation_s, *lengthscales = event.values
         if noise > 0.0 and deviation_s > 0.0 and min(lengthscales) > 0.0:
-            self._memory.hyper = Hyperparameters(
+            self._memory.hyper = surrogate.Hyperparameters(
                 lengthscales=tuple(lengthscales),
                 noise=noise,
                 constant=constant,
@@ -292,10 +284,13 @@ class _Model:
     """A cache of the fitted model: everything in it follows from the memory."""
 
     def __init__(
-        self, samples: list[SurrogateSample], hyper: Hyperparameters | None, parameters: LazerParameters
+        self,
+        samples: list[surrogate.SurrogateSample],
+        hyper: surrogate.Hyperparameters | None,
+        parameters: LazerParameters,
     ) -> None:
-        known = hyper if hyper is not None else prior([sample.f_s for sample in samples])
-        self.surrogate = Surrogate(samples, known, parameters.x_max_s)
+        known = hyper if hyper is not None else surrogate.prior([sample.f_s for sample in samples])
+        self.surrogate = surrogate.Surrogate(samples, known, parameters.x_max_s)
         self._seed = (parameters.seed, 1, len(samples))
 
     @cached_property

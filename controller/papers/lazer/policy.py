@@ -22,34 +22,15 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyAction,
-    AttemptNo,
-    Decision,
-    Defer,
-    Job,
-    JobId,
-    Phase,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.planning import Plan, View, first_aged, why_waiting
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import Traits, is_quiet
 from cotenant.controller.policies.entries import PREEMPT, PolicyEntry
 from cotenant.controller.policies.ordered import preempt_for_each, remaining_key
-from cotenant.controller.policies.toolkit import (
-    least_told,
-    newcomers,
-    place_in_order,
-    take_room,
-    victims_for,
-    why_shorter,
-    worth_preempting,
-)
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -58,18 +39,18 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     until_s: float
     number: int
     """The newcomer's number: deferrals that end together are decided in order of arrival."""
-    job_id: JobId
+    job_id: domain.JobId
     since_s: float
     """The time since which the newcomer has been queued."""
-    victims: tuple[tuple[JobId, AttemptNo], ...]
+    victims: tuple[tuple[domain.JobId, domain.AttemptNo], ...]
 
 
 class Deferrals:
     def __init__(self, deferrals: Iterable[Deferral] = ()) -> None:
-        self._by_job: dict[JobId, Deferral] = {}
-        self._for_whom: dict[tuple[JobId, AttemptNo], JobId] = {}
+        self._by_job: dict[domain.JobId, Deferral] = {}
+        self._for_whom: dict[tuple[domain.JobId, domain.AttemptNo], domain.JobId] = {}
         """Victim -> newcomer."""
-        self._ends: list[tuple[float, int, JobId]] = []
+        self._ends: list[tuple[float, int, domain.JobId]] = []
         for deferral in deferrals:
             self.add(deferral)
 
@@ -94,14 +75,14 @@ class Deferrals:
             if deferral is not None and deferral.until_s == until_s:
                 self._drop(job_id)
 
-    def _drop(self, job_id: JobId) -> None:
+    def _drop(self, job_id: domain.JobId) -> None:
         deferral = self._by_job.pop(job_id, None)
         for victim in deferral.victims if deferral is not None else ():
             del self._for_whom[victim]
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def due(self, view: View) -> list[Job]:
+    def due(self, view: View) -> list[domain.Job]:
         """Newcomers whose time has come and who still wait, in order."""
         if not self._ends or self._ends[0][0] > view.now_s:
             return []
@@ -111,14 +92,14 @@ class Deferrals:
         )
         return [view.jobs[d.job_id] for d in ended]
 
-    def find(self, view: View, job_id: JobId) -> Deferral | None:
+    def find(self, view: View, job_id: domain.JobId) -> Deferral | None:
         """The deferral of a job in DWQ: one that waits, and whose time has not come."""
         deferral = self._by_job.get(job_id)
         if deferral is None or deferral.until_s <= view.now_s or not still_waits(view, deferral):
             return None
         return deferral
 
-    def holds(self, view: View, job: Job) -> bool:
+    def holds(self, view: View, job: domain.Job) -> bool:
         """Whether a running job is in DRQ."""
         newcomer_id = self._for_whom.get((job.job_id, job.attempt.number))
         return newcomer_id is not None and self.find(view, newcomer_id) is not None
@@ -126,7 +107,7 @@ class Deferrals:
 
 def still_waits(view: View, deferral: Deferral) -> bool:
     job = view.jobs.get(deferral.job_id)
-    return job is not None and job.phase is Phase.QUEUED and job.phase_since_s == deferral.since_s
+    return job is not None and job.phase is domain.Phase.QUEUED and job.phase_since_s == deferral.since_s
 
 
 class LazerState(msgspec.Struct, kw_only=True):
@@ -148,8 +129,8 @@ class Lazer:
 
     # --- Deciding ----------------------------------------------------------------------------------
 
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        actions: list[AnyAction] = []
+    def decide(self, view: View, event: ev.AnyEvent) -> domain.Decision:
+        actions: list[domain.AnyAction] = []
         if view.queue:
             due = self._deferrals.due(view)
             if due or not is_quiet(view, event):
@@ -157,27 +138,27 @@ class Lazer:
         request = self.learner.request()
         if request is not None:
             actions.append(request)
-        return Decision(actions=tuple(actions)) if actions else NOTHING
+        return domain.Decision(actions=tuple(actions)) if actions else domain.NOTHING
 
-    def _schedule(self, view: View, due: list[Job]) -> list[AnyAction]:
+    def _schedule(self, view: View, due: list[domain.Job]) -> list[domain.AnyAction]:
         plan = Plan(view)
         waited_for = self._offer_free(plan)
-        drq: set[JobId] = set()
+        drq: set[domain.JobId] = set()
         again = {job.job_id for job in due}
         fresh = [
             job
-            for job in newcomers(view.queue.newcomers(), self.parameters.newcomers)
+            for job in kit.newcomers(view.queue.newcomers(), self.parameters.newcomers)
             if job.job_id not in again and self._deferrals.find(view, job.job_id) is None
         ]
 
-        def orchestrate(plan: Plan, newcomer: Job) -> None:
+        def orchestrate(plan: Plan, newcomer: domain.Job) -> None:
             can_wait = self.parameters.x_max_s > 0.0 and newcomer.job_id not in again
             drq.update(self._orchestrate(plan, newcomer, drq, defer=can_wait))
 
         preempt_for_each(plan, (*due, *fresh), waited_for, orchestrate)
         return plan.actions
 
-    def _offer_free(self, plan: Plan) -> Job | None:
+    def _offer_free(self, plan: Plan) -> domain.Job | None:
         """Handles a completion: offers all free devices to WQ, shortest remaining first, as long as they fit.
 
         Returns the job for which devices are kept back: one that has aged, or the head if `reserve_head`.
@@ -185,65 +166,71 @@ class Lazer:
         view, reserve = plan.view, self.parameters.reserve_head
         if not reserve and not plan.any_free():
             return first_aged(view)
-        return place_in_order(
+        return kit.place_in_order(
             plan, self.name, strict=reserve, passed_over=lambda job: self._is_out_of_wq(view, job)
         )
 
-    def _is_out_of_wq(self, view: View, job: Job) -> bool:
+    def _is_out_of_wq(self, view: View, job: domain.Job) -> bool:
         if self.parameters.dwq_offered or job.aged:
             return False
         return self._deferrals.find(view, job.job_id) is not None
 
-    def _orchestrate(self, plan: Plan, newcomer: Job, drq: set[JobId], *, defer: bool) -> tuple[JobId, ...]:
+    def _orchestrate(
+        self, plan: Plan, newcomer: domain.Job, drq: set[domain.JobId], *, defer: bool
+    ) -> tuple[domain.JobId, ...]:
         """Algorithm 2, then the deferral predictor unless the newcomer has been deferred before.
 
         Returns the victims of a deferral: they are in DRQ from now on.
         """
-        found = victims_for(plan, newcomer, self._running_queue(plan, newcomer, drq))
+        found = kit.victims_for(plan, newcomer, self._running_queue(plan, newcomer, drq))
         if found is None or not found.victims:
             return ()
         victims = found.victims
         names = tuple(victim.job_id for victim in victims)
-        why = why_shorter(plan.view, newcomer, victims)
+        why = kit.why_shorter(plan.view, newcomer, victims)
         if not defer:
-            take_room(plan, newcomer, found, self.name, why)
+            kit.take_room(plan, newcomer, found, self.name, why)
             return ()
         now_s, mine_s = plan.view.now_s, newcomer.estimate.remaining_s or 0.0
         already = sum(action.reason.code in PREDICTED for action in plan.actions)
         # A job that loads leaves without a save.
-        pause_s = max(v.estimate.pause_s if v.phase is Phase.RUNNING else 0.0 for v in victims)
+        pause_s = max(v.estimate.pause_s if v.phase is domain.Phase.RUNNING else 0.0 for v in victims)
         told = self.learner.predict(now_s, mine_s, newcomer.estimate.load_s, pause_s, already)
         operands = (*told.operands(), ", ".join(names))
         if told.x_s > 0.0:
-            reason = because("deferred", *operands)
+            reason = domain.because("deferred", *operands)
             until_s = now_s + told.x_s
-            plan.actions.append(Defer(job_id=newcomer.job_id, victims=names, until_s=until_s, reason=reason))
+            plan.actions.append(
+                domain.Defer(job_id=newcomer.job_id, victims=names, until_s=until_s, reason=reason)
+            )
             return names
-        least = least_told(victim.told_left(now_s) for victim in victims)
-        at_once = because("preempts-at-once", *operands, newcomer.told_left(now_s), least)
-        take_room(plan, newcomer, found, self.name, why._replace(newcomer=at_once))
+        least = kit.least_told(victim.told_left(now_s) for victim in victims)
+        at_once = domain.because("preempts-at-once", *operands, newcomer.told_left(now_s), least)
+        kit.take_room(plan, newcomer, found, self.name, why._replace(newcomer=at_once))
         return ()
 
-    def _running_queue(self, plan: Plan, newcomer: Job, drq: set[JobId]) -> Iterator[Job]:
+    def _running_queue(
+        self, plan: Plan, newcomer: domain.Job, drq: set[domain.JobId]
+    ) -> Iterator[domain.Job]:
         """The running queue (RQ): what may be preempted for the newcomer, most remaining time first."""
-        for job in worth_preempting(plan, newcomer):
-            if self.parameters.protect_loading and job.phase is Phase.LOADING:
+        for job in kit.worth_preempting(plan, newcomer):
+            if self.parameters.protect_loading and job.phase is domain.Phase.LOADING:
                 continue
             if job.job_id not in drq and not self._deferrals.holds(plan.view, job):
                 yield job
 
     # --- Remembering -------------------------------------------------------------------------------
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: domain.Decision) -> None:
         self.learner.observe(view, event, decision)
         self._deferrals.end_due(view.now_s)
         for action in decision.actions:
-            if isinstance(action, Defer):
+            if isinstance(action, domain.Defer):
                 self._defer(view, action)
 
-    def _defer(self, view: View, action: Defer) -> None:
+    def _defer(self, view: View, action: domain.Defer) -> None:
         job = view.jobs.get(action.job_id)
-        if job is None or job.phase is not Phase.QUEUED:
+        if job is None or job.phase is not domain.Phase.QUEUED:
             return  # Refused.
         victims = tuple((v, view.jobs[v].attempt.number) for v in action.victims if v in view.jobs)
         self._deferrals.add(
@@ -277,11 +264,11 @@ class Lazer:
 
     # --- Explaining --------------------------------------------------------------------------------
 
-    def explain(self, view: View, job: Job) -> Reason:
+    def explain(self, view: View, job: domain.Job) -> domain.Reason:
         deferral = self._deferrals.find(view, job.job_id)
         if deferral is not None:
             names = ", ".join(victim_id for victim_id, _ in deferral.victims)
-            return because("deferred-until", names, deferral.until_s - view.now_s)
+            return domain.because("deferred-until", names, deferral.until_s - view.now_s)
         return why_waiting(view, job, self.name)
 
 

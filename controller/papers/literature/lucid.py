@@ -24,19 +24,12 @@ from typing import Final, Literal, NamedTuple
 from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan, View, peak_mib
+from cotenant.controller.policies import sharing
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import service_key
-from cotenant.controller.policies.sharing import (
-    Colocation,
-    ColocationParameters,
-    CoTenant,
-    ShareableSlot,
-    ShareableSlots,
-    nobody,
-)
 
 
-class LucidParameters(ColocationParameters, frozen=True, kw_only=True):
+class LucidParameters(sharing.ColocationParameters, frozen=True, kw_only=True):
     """The named options of the policy; the defaults are Lucid's, but for `part`."""
 
     gpus_max: int = 8
@@ -74,7 +67,7 @@ class LabelledPair(NamedTuple):
     their_gpu_s: float
 
 
-class Lucid(Colocation):
+class Lucid(sharing.Colocation):
     """A policy that packs a job with its first match."""
 
     name = "lucid"
@@ -84,7 +77,7 @@ class Lucid(Colocation):
         self.parameters = parameters if parameters is not None else LucidParameters()
         super().__init__(self.parameters)
 
-    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
+    def join(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> sharing.CoTenant | None:
         needed = peak_mib(job, 1)
         mine_s = job.known_left_s(plan.view.now_s)
         if job.spec.gpus > self.parameters.gpus_max or mine_s is None or needed is None:
@@ -92,11 +85,11 @@ class Lucid(Colocation):
         for slot in equals(plan.view, job, slots):
             refusal, seen = self._match(plan.view, job, slots, slot, needed)
             if refusal is None and seen is not None:
-                return CoTenant(slot.devices, 1, because("sharing-packs", slot.partner.job_id, *seen))
+                return sharing.CoTenant(slot.devices, 1, because("sharing-packs", slot.partner.job_id, *seen))
         return None
 
     def _match(
-        self, view: View, job: Job, slots: ShareableSlots, slot: ShareableSlot, needed: int
+        self, view: View, job: Job, slots: sharing.ShareableSlots, slot: sharing.ShareableSlot, needed: int
     ) -> tuple[Reason | None, LabelledPair | None]:
         """Why the job is not packed with this tenant, or how the two look."""
         partner, limits = slot.partner, self.parameters
@@ -130,7 +123,7 @@ class Lucid(Colocation):
             return self.parameters.unknown_label
         return 0 if speed >= self.parameters.tiny else 1 if speed >= self.parameters.medium else 2
 
-    def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
+    def why_not(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> Reason | None:
         if job.spec.gpus > self.parameters.gpus_max:
             return because("packing-width", job.spec.gpus, self.parameters.gpus_max)
         view, scheduling_class = plan.view, plan.view.queue.class_of(job)
@@ -147,10 +140,10 @@ class Lucid(Colocation):
             return told
         if any(slot.admits(view, job, scheduling_class) for slot in slots):
             return because("packing-no-equal", job.spec.gpus)
-        return nobody(slots)
+        return sharing.nobody(slots)
 
 
-def equals(view: View, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlot]:
+def equals(view: View, job: Job, slots: sharing.ShareableSlots) -> Iterator[sharing.ShareableSlot]:
     """Tenants of as many devices as the job needs, all of which they hold alone, on one host."""
     scheduling_class = view.queue.class_of(job)
     for slot in slots:

@@ -20,25 +20,13 @@ from typing import Final
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
-from cotenant.controller.policies.toolkit import (
-    Candidates,
-    QueueOrder,
-    RemembersWakeUp,
-    Why,
-    list_reserved,
-    rearrange,
-    whom_to_ask,
-    why_outranks_nobody,
-    why_shorter,
-    why_shortest,
-    worth_preempting,
-)
 
 
-class RemainingTime(QueueOrder):
+class RemainingTime(kit.QueueOrder):
     """The order of SRTF."""
 
     def __init__(self, name: str) -> None:
@@ -47,17 +35,23 @@ class RemainingTime(QueueOrder):
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs with more remaining time, most first."""
         mine_s, now_s = job.estimate.remaining_s, plan.view.now_s
-        longer = worth_preempting(plan, job)
+        longer = kit.worth_preempting(plan, job)
         if mine_s is None:
             return longer
-        waiting = [r for r in list_reserved(plan) if (r.estimate.remaining_s or 0.0) > mine_s and not r.aged]
+        waiting = [
+            r
+            for r in kit.list_reserved(plan)
+            if (r.estimate.remaining_s or 0.0) > mine_s
+            and not r.aged
+            and r.spec.priority <= job.spec.priority
+        ]
         if not waiting:
             return longer
         waiting.sort(key=lambda r: (-(r.estimate.remaining_s or 0.0), r.number))
         return heapq.merge(longer, waiting, key=lambda j: (-(j.remaining_now_s(now_s) or 0.0), j.number))
 
-    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
-        return why_shorter(view, job, victims)
+    def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
+        return kit.why_shorter(view, job, victims)
 
 
 class SrtfFull(Stateless):
@@ -74,9 +68,9 @@ class SrtfFull(Stateless):
         if not view.queue or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
-        waiting = whom_to_ask(plan, event)
+        waiting = kit.whom_to_ask(plan, event)
         if waiting is not None:
-            rearrange(plan, self._order, waiting)
+            kit.rearrange(plan, self._order, waiting)
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
@@ -94,7 +88,7 @@ class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
             raise ValueError(f"interval: interval_s must be from 1 to 1000000, got {self.interval_s}")
 
 
-class IntervalPolicy(RemembersWakeUp):
+class IntervalPolicy(kit.RemembersWakeUp):
     """Shortest remaining time first among all jobs, at multiples of `interval_s` and at no other time.
 
     After a pass nothing more can be done until something happens: jobs that run only come nearer to their
@@ -116,7 +110,7 @@ class IntervalPolicy(RemembersWakeUp):
             return NOTHING
         if self._wake_up.is_due(view.now_s):
             plan = Plan(view)
-            rearrange(plan, self._order, Candidates(view))
+            kit.rearrange(plan, self._order, kit.Candidates(view))
             return plan.decision()
         if is_quiet(view, event):
             return NOTHING
@@ -138,8 +132,8 @@ class IntervalPolicy(RemembersWakeUp):
 
 def why_none_longer(view: View, job: Job, order: str) -> Reason:
     """Why a job waits where everybody may take devices from those who have more left."""
-    nobody = why_shortest(view, job, view.running.jobs_by_end())
-    return why_outranks_nobody(view, job, order, worth_preempting, nobody)
+    nobody = kit.why_shortest(view, job, view.running.jobs_by_end())
+    return kit.why_outranks_nobody(view, job, order, kit.worth_preempting, nobody)
 
 
 SRTF_FULL: Final = PolicyEntry(

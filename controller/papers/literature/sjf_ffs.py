@@ -15,31 +15,21 @@ from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan
+from cotenant.controller.policies import sharing
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
-from cotenant.controller.policies.sharing import (
-    Colocation,
-    ColocationParameters,
-    CoTenant,
-    ShareableSlot,
-    ShareableSlots,
-    SubBatch,
-    known_batches,
-    memory_unknown,
-    nobody,
-)
 
 
-class SjfFfs(Colocation):
+class SjfFfs(sharing.Colocation):
     """First fit, in the order of hosts and devices."""
 
     name = "sjf-ffs"
     queue_key = staticmethod(remaining_key)
 
-    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
-        choices = known_batches(job, slots.batches)
+    def join(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> sharing.CoTenant | None:
+        choices = sharing.known_batches(job, slots.batches)
         if job.spec.nodes > 1 or not choices:
             return None
         smallest_mib = min(choice.needed_mib for choice in choices)
@@ -53,11 +43,13 @@ class SjfFfs(Colocation):
                     return co_tenant
         return None
 
-    def _fill(self, plan: Plan, job: Job, where: GangHosts, choice: SubBatch) -> CoTenant | None:
+    def _fill(
+        self, plan: Plan, job: Job, where: GangHosts, choice: sharing.SubBatch
+    ) -> sharing.CoTenant | None:
         """The first devices at one place that are free or leave room for this sub-batch."""
         free = where.free(plan, job)
         holds = [slot for slot in where.offers if slot.left_mib >= choice.needed_mib]
-        open_to: dict[DeviceId, ShareableSlot | None] = dict.fromkeys(free)
+        open_to: dict[DeviceId, sharing.ShareableSlot | None] = dict.fromkeys(free)
         open_to.update((device_id, slot) for slot in holds for device_id in slot.devices)
         # Free devices first: they slow no other job.
         devices = [*free, *sorted(open_to.keys() - set(free))][: job.spec.gpus]
@@ -74,14 +66,14 @@ class SjfFfs(Colocation):
             choice.needed_mib,
             left_mib,
         )
-        return CoTenant(tuple(devices), choice.accumulation_steps, reason)
+        return sharing.CoTenant(tuple(devices), choice.accumulation_steps, reason)
 
-    def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
+    def why_not(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> Reason | None:
         if job.spec.nodes > 1:
             return because("sharing-spread", job.spec.nodes)
         if self.join(plan, job, slots) is not None:
             return None
-        view, choices = plan.view, known_batches(job, slots.batches)
+        view, choices = plan.view, sharing.known_batches(job, slots.batches)
         scheduling_class = view.queue.class_of(job)
         refusal: Reason | None = None
         for slot in slots:
@@ -91,14 +83,16 @@ class SjfFfs(Colocation):
             if again is not None:
                 refusal = again
             elif not choices:
-                refusal = memory_unknown(job, slot.partner, view.now_s, measured=view.running.training)
+                refusal = sharing.memory_unknown(
+                    job, slot.partner, view.now_s, measured=view.running.training
+                )
             elif slot.left_mib < min(choice.needed_mib for choice in choices):
                 refusal = no_memory(job, slot.partner, choices, slot.left_mib)
         if refusal is not None:
             return refusal
         return self._too_few(plan, job, slots)
 
-    def _too_few(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason:
+    def _too_few(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> Reason:
         best = max(
             (
                 (len(where.free(plan, job)), sum(len(slot.devices) for slot in where.offers))
@@ -107,10 +101,10 @@ class SjfFfs(Colocation):
             key=sum,
             default=None,
         )
-        return nobody(slots) if best is None else because("sharing-too-few", *best, job.spec.gpus)
+        return sharing.nobody(slots) if best is None else because("sharing-too-few", *best, job.spec.gpus)
 
 
-def suitable(plan: Plan, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlot]:
+def suitable(plan: Plan, job: Job, slots: sharing.ShareableSlots) -> Iterator[sharing.ShareableSlot]:
     """Slots that a job may use and whose tenant it may share with, in order."""
     view, scheduling_class = plan.view, plan.view.queue.class_of(job)
     for slot in slots:
@@ -121,7 +115,7 @@ def suitable(plan: Plan, job: Job, slots: ShareableSlots) -> Iterator[ShareableS
 SJF_FFS: Final = PolicyEntry(
     "shortest first; shares the first devices that have the memory, whatever it costs",
     SjfFfs,
-    ColocationParameters.parse,
+    sharing.ColocationParameters.parse,
     group=COMPARED,
     choose="sharing at any price is to be compared with",
 )

@@ -44,46 +44,37 @@ import msgspec
 from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
+from cotenant.controller.policies import toolkit as kit
 from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
-from cotenant.controller.policies.toolkit import (
-    ClassParameters,
-    FreedDevices,
-    RemembersWakeUp,
-    TwoClasses,
-    find_pods,
-    find_room,
-    preemptible_jobs,
-    reclaim,
-)
 
 
-class YarnCs(TwoClasses):
+class YarnCs(kit.TwoClasses):
     name = "yarn-cs"
 
-    def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
-        spot = [each for each in preemptible_jobs(plan.view) if not plan.is_leaving(each.job_id)]
+    def make_room(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
+        spot = [each for each in kit.preemptible_jobs(plan.view) if not plan.is_leaving(each.job_id)]
         if plan.free_everywhere + sum(each.spec.gpus for each in spot) < job.spec.gpus:
             return None
         spot.sort(key=lambda each: (-each.phase_since_s, -each.number))
-        return find_room(plan, job, iter(spot))
+        return kit.find_room(plan, job, iter(spot))
 
 
 YARN_CS: Final = PolicyEntry(
     "two classes: hp first, preempts the newest spot jobs; by arrival, and whoever fits passes",
     YarnCs,
-    ClassParameters.parse,
+    kit.ClassParameters.parse,
     group=COMPARED,
     choose="the simplest rule for two classes is to be compared with",
 )
 
 
-class Fgd(TwoClasses):
+class Fgd(kit.TwoClasses):
     name = "fgd"
     traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
-    def __init__(self, parameters: ClassParameters | None = None) -> None:
+    def __init__(self, parameters: kit.ClassParameters | None = None) -> None:
         super().__init__(parameters)
         self._pods: dict[int, int] = {}
         """Pods seen, by GPUs."""
@@ -100,13 +91,13 @@ class Fgd(TwoClasses):
         def rank(plan: Plan, host_id: HostId, type: str, free: int) -> tuple[float, int]:
             return (self.fragmentation(free - gpus) - self.fragmentation(free), free)
 
-        return find_pods(plan, job, rank, tightest_first=False)
+        return kit.find_pods(plan, job, rank, tightest_first=False)
 
-    def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
+    def make_room(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
         def cost(host_id: HostId, victims: Sequence[Job], left_over: int) -> tuple[float, int]:
             return (self.fragmentation(left_over), len(victims))
 
-        return reclaim(plan, job, preemptible_jobs(plan.view), cost, lambda here: here)
+        return kit.reclaim(plan, job, kit.preemptible_jobs(plan.view), cost, lambda here: here)
 
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("evicted-fragments", newcomer.job_id)
@@ -130,13 +121,13 @@ def pod_of(job: Job) -> int:
 FGD: Final = PolicyEntry(
     "two classes; leaves the least splinters of free devices; by arrival, and whoever fits passes (FGD)",
     Fgd,
-    ClassParameters.parse,
+    kit.ClassParameters.parse,
     group=COMPARED,
     choose="gangs wait though enough devices are free, scattered over hosts",
 )
 
 
-class Lyra(TwoClasses):
+class Lyra(kit.TwoClasses):
     name = "lyra"
     traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
@@ -152,13 +143,13 @@ class Lyra(TwoClasses):
                 return (not hp_jobs, free)
             return None if hp_jobs else (free,)
 
-        return find_pods(plan, job, rank, tightest_first=False)
+        return kit.find_pods(plan, job, rank, tightest_first=False)
 
-    def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
+    def make_room(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
         def cost(host_id: HostId, victims: Sequence[Job], left_over: int) -> tuple[float, int]:
             return (sum(1.0 / max(1, len(victim.attempt.hosts_left)) for victim in victims), left_over)
 
-        return reclaim(plan, job, preemptible_jobs(plan.view), cost, None)
+        return kit.reclaim(plan, job, kit.preemptible_jobs(plan.view), cost, None)
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = super().explain(view, job)
@@ -184,7 +175,7 @@ def has_hp(view: View, host_id: HostId) -> bool:
 LYRA: Final = PolicyEntry(
     "two classes: whole hosts are lent to spot jobs, the shortest first, and whoever fits passes",
     Lyra,
-    ClassParameters.parse,
+    kit.ClassParameters.parse,
     group=COMPARED,
     choose="hp jobs are services that come and go by whole hosts (Lyra)",
 )
@@ -203,22 +194,22 @@ class ChronusParameters(PolicyParameters, frozen=True, kw_only=True):
             raise ValueError("chronus: spot_lease_s must be 10 to 1000000 seconds")
 
 
-class Chronus(RemembersWakeUp, TwoClasses):
+class Chronus(kit.RemembersWakeUp, kit.TwoClasses):
     name = "chronus"
 
     def __init__(self, parameters: ChronusParameters | None = None) -> None:
-        RemembersWakeUp.__init__(self)
-        TwoClasses.__init__(self)
+        kit.RemembersWakeUp.__init__(self)
+        kit.TwoClasses.__init__(self)
         self.parameters = parameters if parameters is not None else ChronusParameters()
 
-    def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
+    def make_room(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
         over = [
             each
-            for each in preemptible_jobs(plan.view)
+            for each in kit.preemptible_jobs(plan.view)
             if not plan.is_leaving(each.job_id) and self._left_s(each, plan.view.now_s) <= NEARLY_S
         ]
         over.sort(key=lambda each: (each.phase_since_s, each.number))
-        return find_room(plan, job, iter(over))
+        return kit.find_room(plan, job, iter(over))
 
     def _left_s(self, job: Job, now_s: float) -> float:
         """What is left of the job's lease; the first one began with its first step; 0 at the end of each."""
@@ -235,7 +226,9 @@ class Chronus(RemembersWakeUp, TwoClasses):
         if is_quiet(view, event) or not view.hp.waiting or self._wake_up.is_set(view.now_s):
             return decision
         ends = [
-            left_s for each in preemptible_jobs(view) if (left_s := self._left_s(each, view.now_s)) > NEARLY_S
+            left_s
+            for each in kit.preemptible_jobs(view)
+            if (left_s := self._left_s(each, view.now_s)) > NEARLY_S
         ]
         if not ends or placed >= len(view.queue):
             return decision

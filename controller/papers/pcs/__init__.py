@@ -1,12 +1,13 @@
 """PCS: weighted fair queueing by size, between speed and predictions that hold.
 
-Source: PCS (NSDI '24). Departs from it live in that gangs are whole and that a class has an account in
-device-seconds (`policy.py`). What came of it: 15 of 16 claims hold in the fluid world; a prediction that is
-kept costs 1.7 to 2.5 times the mean completion time of srsf (experiments/results/pcs.md).
+Source: PCS (NSDI '24). Departs from it in that gangs are whole and that a class has an account in
+device-seconds (`policy.py`). What came of it: 15 of 16 claims hold in the paper's world, where devices are a
+fluid (experiments/pcs/fluid); a prediction that is kept costs 1.7 to 2.5 times the mean completion time of
+srsf (experiments/results/pcs.md).
 
-`wfq.py` divides, in the fluid world as live; `policy.py` decides about whole devices, `elastic.py` about
-those of elastic jobs, `standing.py` says what a class is due and holds. `fluid/` is the paper's world,
-`preferences/` searches the trade-offs, `verbs.py` is `cotenant pcs`.
+`wfq.py` divides; `policy.py` decides about whole devices, `elastic.py` about those of elastic jobs,
+`standing.py` says what a class is due and holds. `preferences/` searches the trade-offs, `verbs.py` is
+`cotenant policy tune pcs`.
 """
 
 from cotenant.controller.papers.pcs.elastic import PCS

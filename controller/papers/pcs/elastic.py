@@ -1,7 +1,7 @@
 """`pcs:elastic=true`: classes share the devices by weight, and jobs get what their class's share allows.
 
-Source: PCS (NSDI '24) section 3.1, with `wfq.py` as in the fluid world: within a class first come, first
-served, each job up to the number of devices of which each still does `zeta_min` of what one alone does.
+Source: PCS (NSDI '24) section 3.1, with `wfq.py`: within a class first come, first served, each job up to the
+number of devices of which each still does `zeta_min` of what one alone does.
 
 Departs from the paper in that devices are whole. A class's share is rounded down; the devices that are left
 by that go one by one to the class that is owed most, which over time gives each its share. A job that would
@@ -17,13 +17,7 @@ import msgspec
 
 from cotenant.controller.domain import Decision, Job, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.papers.literature.elastic import (
-    DeviceCounts,
-    Elastic,
-    ElasticParameters,
-    SizeClaim,
-    held_by,
-)
+from cotenant.controller.papers.literature import elastic
 from cotenant.controller.papers.pcs.policy import Accounts, Pcs, PcsParameters
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import LEFT_OVER, class_shares, divide, published_named
@@ -35,7 +29,7 @@ from cotenant.controller.policies.entries import KEPT, PolicyEntry
 class CappedClaim:
     """A claim as the division within a class needs it."""
 
-    def __init__(self, claim: SizeClaim) -> None:
+    def __init__(self, claim: elastic.SizeClaim) -> None:
         self.claim = claim
 
     def cap(self, zeta: float) -> int:
@@ -49,19 +43,21 @@ class CappedClaim:
         return found
 
 
-class ElasticPcs(Elastic):
+class ElasticPcs(elastic.Elastic):
     """Remembers its accounts, and when it wants to decide again."""
 
     name = "pcs"
 
     def __init__(self, parameters: PcsParameters) -> None:
         super().__init__(
-            ElasticParameters(min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor)
+            elastic.ElasticParameters(
+                min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor
+            )
         )
         self._config = parameters.config()
         self._accounts = Accounts()
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
+    def divide(self, view: View, claims: Sequence[elastic.SizeClaim], gpus: int) -> elastic.DeviceCounts:
         members, shares = self._classes(view, claims, gpus)
         credits_gpu_s = self._accounts.now(view.now_s, len(self._config.weights))
         whole = [int(share + LEFT_OVER) for share in shares]
@@ -94,7 +90,9 @@ class ElasticPcs(Elastic):
             elif min(taken) > gpus:
                 return
 
-    def _use_up(self, members: Sequence[Sequence[SizeClaim]], given: dict[JobId, int], left: int) -> None:
+    def _use_up(
+        self, members: Sequence[Sequence[elastic.SizeClaim]], given: dict[JobId, int], left: int
+    ) -> None:
         """Gives what rounding has left to the first job that can use it, classes that are owed most first."""
         for here in members:
             for claim in here:
@@ -104,10 +102,10 @@ class ElasticPcs(Elastic):
                     given[claim.job_id], left = size, left - (size - has)
 
     def _classes(
-        self, view: View, claims: Sequence[SizeClaim], gpus: int
-    ) -> tuple[list[list[SizeClaim]], list[float]]:
+        self, view: View, claims: Sequence[elastic.SizeClaim], gpus: int
+    ) -> tuple[list[list[elastic.SizeClaim]], list[float]]:
         """The members of each class in order of arrival, and its share."""
-        members: list[list[SizeClaim]] = [[] for _ in self._config.weights]
+        members: list[list[elastic.SizeClaim]] = [[] for _ in self._config.weights]
         for claim in sorted(claims, key=lambda c: c.job.number):
             members[self._config.class_of(size_gpu_s(claim.job, view.now_s))].append(claim)
         demands = [sum(claim.sizes[-1] for claim in here) for here in members]
@@ -119,7 +117,7 @@ class ElasticPcs(Elastic):
             return
         claims, gpus = self.claims(view)
         members, shares = self._classes(view, claims, gpus)
-        held = [sum(held_by(claim.job) for claim in here) for here in members]
+        held = [sum(elastic.held_by(claim.job) for claim in here) for here in members]
         due = [share - has for share, has in zip(shares, held, strict=True)]
         self._accounts = self._accounts.settle(view.now_s, due, [not here for here in members], gpus)
 
@@ -143,4 +141,5 @@ PCS: Final = PolicyEntry(
     group=KEPT,
     choose="it matters more to people when their job ends than that it ends early",
     from_file=lambda document, name: published_named(document, name).as_parameters(),
+    tools={"tune": "cotenant.controller.papers.pcs.verbs:tune"},
 )

@@ -1,6 +1,6 @@
 """`pcs`, live: classes by size share the devices by weight, whole devices at a time.
 
-Source: PCS (NSDI '24) section 3.1, with `wfq.py`; what differs from the fluid world is said here.
+Source: PCS (NSDI '24) section 3.1, with `wfq.py`; what differs from the paper is said here.
 
 A class's share is rarely a whole number, and a gang is. So each class has an account in device-seconds: what
 it was due minus what it held. A job of a class may begin, and jobs of classes above their share must make
@@ -38,7 +38,7 @@ ROUNDING: Final = 1e-6
 
 
 class PcsParameters(PolicyParameters, frozen=True, kw_only=True):
-    """A configuration (`cotenant pcs front` finds some), and the shortest turn."""
+    """A configuration (`cotenant policy tune pcs` finds some), and the shortest turn."""
 
     thresholds_gpu_s: str = "3600,86400"
     """Where classes end, in GPU-seconds: rising, one fewer than classes."""

@@ -1,44 +1,31 @@
-"""`cotenant pcs`: PCS's preference interface. Which trade-offs there are on a workload, and taking one.
+"""`cotenant policy tune pcs`: which trade-offs there are on a workload between speed and kept predictions.
 
-Rule: a search prints the front it has found and changes nothing; `pcs set` is the only part that asks the
-controller for anything, and it asks for what `policy set` asks for.
+Rule: a search prints the front it has found and changes nothing; `cotenant policy set pcs config=FILE#NAME`
+takes one of its points.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Annotated, Any, Final, Literal
 
-from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_one
+import numpy as np
+
+from cotenant.controller.cli.frame.command import option
+from cotenant.controller.cli.frame.output import JsonFlag, show_one
+from cotenant.controller.cli.offline import options
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
-from cotenant.controller.cli.offline.files import contents, matplotlib_or_hint
-from cotenant.controller.cli.offline.options import (
-    FormatFlag,
-    FromFlag,
-    GpusFlag,
-    HostsFlag,
-    LoadScaleFlag,
-    SeedFlag,
-    TraceArgument,
-    VcFlag,
-)
-from cotenant.controller.client.asking import asking
-from cotenant.controller.papers.pcs import published_named
+from cotenant.controller.cli.offline.files import matplotlib_or_hint
+from cotenant.controller.papers.pcs import preferences
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
-from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
+from cotenant.controller.sim import Scenario, open_trace, workload_of
+from cotenant.controller.training import NoBackend, evaluator
 from cotenant.controller.whatif.choices import convert_errors
-from cotenant.controller.wire import clients as wire
-
-if TYPE_CHECKING:
-    from cotenant.controller.papers.pcs.preferences import Backend, ParetoFront, SearchProgress
 
 SCHEMA: Final = "pcs-front/1"
-SHOWN: Final = 6
 
 ObjectivesFlag = Annotated[
     str,
@@ -53,7 +40,7 @@ TrainJobsFlag = Annotated[
 TestJobsFlag = Annotated[
     int, option("--test-jobs", metavar="N", min=10, help="... and judged on the N after them.")
 ]
-PcsAskedFlag = Annotated[
+AskedFlag = Annotated[
     float, option("--asked", metavar="PART", help="Of the jobs that ask when they will have ended.")
 ]
 FrontFlag = Annotated[
@@ -61,245 +48,158 @@ FrontFlag = Annotated[
 ]
 
 
-@group()
-def pcs() -> None:
-    """How much speed buys how reliable a prediction? PCS: search the trade-offs, choose one.
-
-    \b
-    For example:
-      cotenant pcs front philly/0e4a51 -o json > front.json
-      cotenant pcs set front.json#p03
-    """
-
-
-@pcs.part("front")
-def front(
+def tune(
     *,
-    trace: TraceArgument,
+    trace: options.TraceArgument,
     objectives: ObjectivesFlag = "jct:mean,error:mean",
     evaluations: EvaluationsFlag = 280,
-    train_jobs: TrainJobsFlag = 1000,
-    test_jobs: TestJobsFlag = 1000,
-    asked: PcsAskedFlag = 0.25,
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
-    from_s: FromFlag = None,
-    hosts: HostsFlag = 8,
-    gpus_per_host: GpusFlag = 8,
-    load_scale: LoadScaleFlag = 1.0,
+    train_jobs: TrainJobsFlag = 300,
+    test_jobs: TestJobsFlag = 300,
+    asked: AskedFlag = 0.1,
+    format: options.FormatFlag = "auto",
+    vc: options.VcFlag = None,
+    from_s: options.FromFlag = None,
+    hosts: options.HostsFlag = 8,
+    gpus_per_host: options.GpusFlag = 8,
+    load_scale: options.LoadScaleFlag = 1.0,
     backend: BackendFlag = "processes",
     address: AddressFlag = "",
     workers: WorkersFlag = None,
-    seed: SeedFlag = 0,
+    seed: options.SeedFlag = 0,
     output: FrontFlag = "table",
     as_json: JsonFlag = False,
 ) -> None:
-    """Search for the configurations that nothing else beats in all objectives.
+    """How much speed buys how reliable a prediction? Searches for what nothing else beats in all objectives.
 
-    Simulated in the fluid world. The front is searched on some jobs and judged on the next ones; a point that
-    is good on one window may not be on another, so look at both.
+    Simulated as `sim compare` does. The front is searched on some jobs and judged on the next ones; a point
+    that is good on one window may not be on another, so look at both. Gangs are whole there: zeta_min and
+    delta, which cap elastic jobs, are drawn and change nothing.
 
     \b
     For example:
-      cotenant pcs front philly/0e4a51
-      cotenant pcs front jobs.csv --objectives jct:mean,error:p99 --evaluations 1280 -o json
-      cotenant pcs front jobs.csv --backend dask --address tcp://head:8786 -o svg > front.svg
+      cotenant policy tune pcs philly/0e4a51 -o json > front.json
+      cotenant policy set pcs config=front.json#p03
+      cotenant policy tune pcs jobs.csv --objectives jct:mean,error:p99 --evaluations 1280 -o json
+      cotenant policy tune pcs jobs.csv --backend dask --address tcp://head:8786 -o svg > front.svg
     """
     form = "json" if as_json else output
-    drawing = _matplotlib() if form == "svg" else None
-    if not 0.0 < asked <= 1.0:
-        raise Problem("usage", f"--asked must be above 0 and at most 1, got {asked:g}")
+    drawing = matplotlib_or_hint() if form == "svg" else None
+    if form == "svg" and drawing is None:
+        raise Problem("failed", "a picture needs matplotlib")
+    traded = read_objectives(objectives)
     with convert_errors():
         wanted = Scenario(
             trace=trace, format=format, vc=vc, from_s=from_s, jobs=train_jobs + test_jobs, hosts=hosts,
-            gpus_per_host=gpus_per_host, load_scale=load_scale, world="fluid",
+            gpus_per_host=gpus_per_host, load_scale=load_scale, pairs="none",
         )  # fmt: skip
-        workload = scenario.workload_of(wanted, open_trace(trace, format=format, seed=seed), None, seed)
-    if len(workload) < train_jobs + test_jobs:  # Both halves of what there is.
-        train_jobs = len(workload) // 2
-    if train_jobs < 1:
-        raise Problem("refused", f"{trace} has too few jobs to search on some and judge on others")
-    found = _search_front(
-        workload, wanted, train_jobs, asked, objectives, evaluations, backend, address, workers, seed
-    )
+        train, test = windows_of(wanted, train_jobs, asked, seed)
+    where = {"backend": backend, "workers": workers, "address": address}
+    found = search_front(train, test, traded, where, evaluations=evaluations, seed=seed)
     value = {
         "schema": SCHEMA, "trace": trace,
-        "cluster": {"hosts": hosts, "gpus_per_host": gpus_per_host, "gpus": hosts * gpus_per_host},
-        "train_jobs": train_jobs, "test_jobs": len(workload) - train_jobs, "asked_ratio": asked,
-        "backend": backend, **found.document(),
+        "cluster": {"hosts": hosts, "gpus_per_host": gpus_per_host, "gpus": wanted.cluster.gpus},
+        "train_jobs": len(train.workload), "test_jobs": len(test.workload), "asked_ratio": asked,
+        "backend": backend, **found,
     }  # fmt: skip
     if drawing is not None:
-        screen.say(drawing.svg_of(_picture(drawing, found, trace)))
+        screen.say(drawing.svg_of(picture(drawing, value)))
     else:
-        show_one("json" if form == "json" else "table", value, trace, value, lambda it: _page(it, found))
+        show_one("json" if form == "json" else "table", value, trace, value, page)
 
 
-def _search_front(
-    workload: Workload,
-    wanted: Scenario,
-    train_jobs: int,
-    asked: float,
-    objectives: str,
-    evaluations: int,
-    backend: Backend,
-    address: str,
-    workers: int | None,
-    seed: int,
-) -> ParetoFront:
-    """Searches the front that the options ask for. Raises Problem."""
-    from cotenant.controller.papers.pcs.preferences import (
-        JobWindow,
-        NoBackend,
-        NoPymoo,
-        Objective,
-        PreferenceSolver,
-        evaluator,
-    )
-
-    windows = [
-        JobWindow.part(workload, wanted.cluster, *rows, asked)
-        for rows in ((0, train_jobs), (train_jobs, len(workload)))
-    ]
-    solver = PreferenceSolver(windows[0], windows[1])
+def read_objectives(text: str) -> tuple[preferences.Objective, ...]:
+    """Raises Problem."""
     try:
-        solver.set_preference(
-            *(Objective.parse(word.strip()) for word in objectives.split(",") if word.strip())
-        )
+        return preferences.parse_objectives(text)
     except ValueError as error:
         raise Problem("usage", f"--objectives: {error}", "for example jct:mean,error:p99") from None
-    try:
-        with evaluator(backend, workers=workers, address=address) as evaluate, _bar(evaluations) as tell:
-            return solver.pareto_front(evaluate, evaluations=evaluations, seed=seed, tell=tell)
-    except (NoBackend, NoPymoo) as error:
-        raise Problem("failed", str(error), "`cotenant pcs front --help` names the others") from None
 
 
-@pcs.part("set")
-def set_config(
-    config: Annotated[
-        str, argument(metavar="FILE[#NAME]", help="Of `pcs front -o json`, or PCS's own form.")
-    ],
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
-) -> None:
-    """Make `pcs` the policy in force, with a configuration from a file.
+def windows_of(
+    wanted: Scenario, train_jobs: int, asked: float, seed: int
+) -> tuple[preferences.JobWindow, preferences.JobWindow]:
+    """The jobs to search on, and those to judge on.
 
-    \b
-    For example:
-      cotenant pcs set front.json#p03
-      cotenant pcs set PCS_config_0e4a51_bal.json
+    Raises:
+        TraceProblem: the trace, or what was asked of it.
+        Problem: the jobs are too few, or too few of them ask.
     """
-    path, _, name = config.partition("#")
-    data = contents(path)
+    if not 0.0 < asked <= 1.0:
+        raise Problem("usage", f"--asked must be above 0 and at most 1, got {asked:g}")
+    workload = workload_of(wanted, open_trace(wanted.trace, format=wanted.format, seed=seed), None, seed)
+    if wanted.jobs is not None and len(workload) < wanted.jobs:  # Both halves of what there is.
+        train_jobs = len(workload) // 2
+    if train_jobs < 1:
+        raise Problem("refused", f"{wanted.trace} has too few jobs to search on some and judge on others")
+    train, test = np.split(np.arange(len(workload)), [train_jobs])
+    return (
+        preferences.JobWindow(workload.take(train), wanted.cluster, asked),
+        preferences.JobWindow(workload.take(test), wanted.cluster, asked),
+    )
+
+
+def search_front(
+    train: preferences.JobWindow,
+    test: preferences.JobWindow,
+    traded: Sequence[preferences.Objective],
+    where: dict[str, Any],
+    *,
+    evaluations: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Shows how far it is. `where`: as `evaluator` takes it. Raises Problem: what it needs is not there."""
     try:
-        parameters = published_named(json.loads(data), name).as_parameters()
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise Problem("usage", f"{path}: {error}") from None
-    with asking(endpoint) as client:
-        reply = client.ask(wire.SetPolicy(name="pcs", parameters=parameters))
-    value = {"schema": "pcs-set/1", "policy": "pcs", "parameters": parameters}
-    show_one("json" if as_json else "table", value, "pcs", reply, lambda said: "\n".join(said.lines) or "set")
+        with evaluator(**where) as evaluate, options.progress_bar(evaluations, "configurations") as show:
+
+            def tell(found: Sequence[preferences.Found]) -> None:
+                show(len(found), units.plural(len(preferences.front_of(found)), "trade-off"))
+
+            return preferences.find_front(
+                train, test, traded, evaluate, evaluations=evaluations, seed=seed, tell=tell
+            )
+    except (NoBackend, preferences.NoPymoo) as error:
+        raise Problem("failed", str(error), "`cotenant policy tune pcs --help` names the others") from None
 
 
-# --- Showing -----------------------------------------------------------------------------------------
-
-
-def _page(value: dict[str, Any], found: ParetoFront) -> str:
-    names = [str(objective) for objective in found.objectives]
-    rows: list[tuple[str, tuple[float, ...] | None, tuple[float, ...], str]] = [
-        (
-            point.name,
-            point.train,
-            point.test,
-            f"{len(point.config.weights)} classes, zeta {point.config.zeta_min:.2f}",
-        )
-        for point in found.points
-    ]
-    rows += [(policy, None, values, "") for policy, values in found.beside.items()]
-    columns = [Column("POINT", lambda row: row[0])]
-    for place, name in enumerate(names):
-        for title, side in ((f"{name} TRAIN", 1), (f"{name} TEST", 2)):
-            columns.append(Column(title.upper(), _cell(place, side, name), right=True))
-    columns.append(Column("IS", lambda row: row[3]))
+def page(value: dict[str, Any]) -> str:
+    """A row for each trade-off, and for the policies beside them."""
+    columns = [Column("POINT", lambda row: row.get("name") or row["policy"])]
+    for name in value["objectives"]:
+        for side in ("train", "test"):
+            columns.append(Column(f"{name} {side}".upper(), cell(side, name), right=True))
+    configs = value["configs"]
+    columns.append(
+        Column("CLASSES", lambda row: str(configs[row["name"]]["num_classes"]) if "name" in row else "")
+    )
     head = (
-        f"{value['trace']}: {units.plural(len(found.points), 'trade-off')} that nothing else beats, of "
-        f"{found.evaluations} tried on {value['train_jobs']:,} jobs; judged on the {value['test_jobs']:,} "
+        f"{value['trace']}: {units.plural(len(value['front']), 'trade-off')} that nothing else beats, of "
+        f"{value['evaluations']} tried on {value['train_jobs']:,} jobs; judged on the {value['test_jobs']:,} "
         "after them"
     )
-    return "\n".join([head, screen.table(columns, rows, screen.terminal_width())])
+    return "\n".join([head, screen.table(columns, value["front"] + value["beside"], screen.terminal_width())])
 
 
-def _matplotlib() -> Any:
-    """Loads matplotlib for a picture. Raises Problem: it is not installed."""
-    if (drawing := matplotlib_or_hint()) is None:
-        raise Problem("failed", "a picture needs matplotlib")
-    return drawing
+def unit_of(objective: str) -> tuple[float, str]:
+    """Seconds as hours, parts as per cent: by what a value is multiplied, and its unit."""
+    return (1 / 3600.0, "h") if objective.startswith("jct") else (100.0, "%")
 
 
-def _cell(place: int, side: int, name: str) -> Callable[[Any], str]:
-    return lambda row: units.NONE if row[side] is None else number(row[side][place], name)
+def cell(side: str, objective: str) -> Callable[[dict[str, Any]], str]:
+    factor, unit = unit_of(objective)
+    return lambda row: f"{factor * row[side][objective]:,.2f} {unit}" if side in row else units.NONE
 
 
-def number(value: float, objective: str) -> str:
-    """Seconds as hours, parts as per cent."""
-    if objective.startswith("jct"):
-        return f"{value / 3600.0:,.2f} h"
-    return f"{100.0 * value:,.2f} %"
+def picture(drawing: ModuleType, value: dict[str, Any]) -> Any:
+    """The first two objectives of the trade-offs, and of the policies beside them."""
+    axes = [(name, *unit_of(name)) for name in value["objectives"][:2]]
 
-
-def _picture(drawing: Any, found: ParetoFront, trace: str) -> Any:
-    scales = [1 / 3600.0 if objective.metric == "jct" else 100.0 for objective in found.objectives[:2]]
-    titles = [
-        f"{objective} ({'h' if objective.metric == 'jct' else '%'})" for objective in found.objectives[:2]
-    ]
-
-    def scaled(values: tuple[float, ...]) -> tuple[float, float]:
-        return values[0] * scales[0], values[1] * scales[1]
+    def scaled(values: dict[str, float]) -> tuple[float, ...]:
+        return tuple(factor * values[name] for name, factor, _ in axes)
 
     series = {
-        "pcs (test jobs)": sorted(scaled(point.test) for point in found.points),
-        "pcs (training jobs)": [scaled(point.train) for point in found.points],
-        **{policy: [scaled(values)] for policy, values in found.beside.items()},
+        "pcs (test jobs)": sorted(scaled(point["test"]) for point in value["front"]),
+        "pcs (training jobs)": [scaled(point["train"]) for point in value["front"]],
+        **{each["policy"]: [scaled(each["test"])] for each in value["beside"]},
     }
-    return drawing.trade_off(series, f"Trade-offs, {trace}", titles[0], titles[1], line="pcs (test jobs)")
-
-
-# --- Progress ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[SearchProgress], None]]:
-    """A bar with the front as it grows; nothing where standard error is no terminal."""
-    import sys
-
-    from cotenant.controller.present.screen import is_terminal
-
-    if not is_terminal(sys.stderr):
-        yield lambda progress: None
-        return
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-    from rich.text import Text
-
-    line = RichProgress(
-        TextColumn("configurations"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn()
-    )
-    task = line.add_task("", total=total)
-    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-
-        def tell(progress: SearchProgress) -> None:
-            line.update(task, completed=progress.done)
-            live.update(Group(line, Text(front_lines(progress))))
-
-        yield tell
-
-
-def front_lines(progress: SearchProgress) -> str:
-    """Some points of the front so far, spread over it."""
-    points = progress.front
-    places = sorted({round(number * (len(points) - 1) / max(1, SHOWN - 1)) for number in range(SHOWN)})
-    lines = [f"front so far: {units.plural(len(points), 'point')}"]
-    lines += ["  " + "  ".join(f"{value:12.5g}" for value in points[place].values) for place in places]
-    return "\n".join(lines)
+    titles = [f"{name} ({unit})" for name, _, unit in axes]
+    return drawing.trade_off(series, f"Trade-offs, {value['trace']}", *titles, line="pcs (test jobs)")

@@ -1,12 +1,11 @@
-"""Weighted fair queueing as PCS uses it (NSDI '24, section 3.1), on numbers alone; how its configurations are
-published; and how much faster a job is on more devices (sections 3 and 4).
+"""Weighted fair queueing as PCS uses it (NSDI '24, section 3.1), on numbers alone; and how its configurations
+are published.
 
     size -> class -> the class's share of the devices -> the shares of its jobs, first come first served
 
 Rule: four numbers that an operator can read decide what a job may lose to later ones: where the
 classes begin, what each is guaranteed, and how little a device may bring before it goes to the next job
-(`zeta_min`, relaxed by `delta` while devices are left). The fluid world and the live policy both divide with
-the functions here.
+(`zeta_min`, relaxed by `delta` while devices are left).
 
 A class is given at most what its jobs can use; what is over goes to the others by weight. Within a class each
 job, in order of arrival, gets up to its cap; is the class's share then not used up, all of it is divided
@@ -17,9 +16,6 @@ A file holds one such object, or several by name, alone or under `configs`.
 
     {"num_classes": 2, "class_thresholds": [102661, "inf"], "class_rates": [0.941, 0.059],
      "clip_demand_factor": 0.764419, "delta": 0.111536}
-
-Rule: other modules measure or fit a curve of speedups; this one only reads it. Between two whole
-numbers of devices the pace is linear, and below one device it is that part of one device's.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ it: against sjf and ssf a learned order adds nothing that our windows can show, 
 a gain in no row (experiments/results/rltune.md, placement.md).
 
 `orders.py` has `rltune`, a small network, and `scorer`, ours, three weights that a person can read;
-`model.py` is their file. `training/` learns, `placement/` places, `verbs.py` is `cotenant policy train`.
+`model.py` is their file, `placement/` places. How they learn is in `experiments/rltune` of the source tree.
 
 Rule: an order does not learn. It reads its model once, when it is made, and evaluates it with numpy.
 """

@@ -65,7 +65,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of an order, which `cotenant policy train` writes."""
+    """A model of an order, which `python -m experiments.rltune.train` writes."""
 
     schema: Literal["order-model/1"] = SCHEMA
     policy: Literal["rltune", "scorer"]

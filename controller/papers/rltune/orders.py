@@ -18,8 +18,9 @@ scorer: one learned score that a person can read: short, small, and waited long.
 
 score = a * log(time) + b * log(GPUs) - c * log(1 + wait / 10 min), the lowest first, with a and c never
 below 0: a job never gains by being longer, nor loses by waiting. wait^c / (time^a * GPUs^b) is the same
-order. Ours; the explainable sibling of `rltune`, trained by `cotenant policy train scorer`. (1, 0, 0) is
-`sjf`, (1, 1, 0) `ssf`. Each start names the three parts, as differences from the mean of those that wait.
+order. Ours; the explainable sibling of `rltune`, trained by `python -m experiments.rltune.train scorer`.
+(1, 0, 0) is `sjf`, (1, 1, 0) `ssf`. Each start names the three parts, as differences from the mean of those
+that wait.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class LearnedParameters(PassingParameters, frozen=True, kw_only=True):
     """The options that say where the model is."""
 
     model: str = BUNDLED
-    """A file that `cotenant policy train` wrote, on the controller's machine; `bundled`: the one that comes
-    with cotenant."""
+    """A file that `python -m experiments.rltune.train` wrote, on the controller's machine; `bundled`: the one
+    that comes with cotenant."""
 
 
 class RlTune(Stateless):
@@ -209,6 +210,7 @@ RLTUNE: Final = PolicyEntry(
     LearnedParameters.parse,
     group=ORDER,
     choose="as for scorer; so far it has not beaten ssf in our simulations",
+    tools={"train": "python -m experiments.rltune.train rltune"},
 )
 
 
@@ -291,4 +293,5 @@ SCORER: Final = PolicyEntry(
     LearnedParameters.parse,
     group=ORDER,
     choose="you have trained one on a trace like your load, and `whatif` shows that it gains",
+    tools={"train": "python -m experiments.rltune.train scorer"},
 )

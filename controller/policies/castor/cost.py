@@ -25,14 +25,8 @@ import numpy as np
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, View, peak_mib
+from cotenant.controller.policies.castor import sharing
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
-from cotenant.controller.policies.castor.sharing import (
-    NewcomerTable,
-    may_be_whole,
-    newcomer_table,
-    no_memory,
-    why_unknown,
-)
 from cotenant.controller.policies.entries import SHARE, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
@@ -232,7 +226,7 @@ class Balances(NamedTuple):
 
 def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
-    table = newcomer_table(view, jobs, slots)
+    table = sharing.newcomer_table(view, jobs, slots)
     waits_s: Floats = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
     mine_unknown = np.array([job.estimate.is_guess for job in table.jobs], np.bool_).reshape(-1, 1)
     theirs_unknown = np.array([slot.partner.estimate.is_guess for slot in slots.everything()], np.bool_)
@@ -248,7 +242,7 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
             costs.append(cost_s)
         gain_s, cost_s = np.mean(gains, axis=0), np.mean(costs, axis=0)
         may = table.able & (1.0 / (table.mine * table.slowdown) + 1.0 / table.theirs > 1.0)
-        worth = may_be_whole(table, slots, may & (gain_s - cost_s > 0.0))
+        worth = sharing.may_be_whole(table, slots, may & (gain_s - cost_s > 0.0))
     known = np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan)
     return Balances(worth, *known, table.mine, table.theirs)
 
@@ -260,7 +254,7 @@ once for either side of a pair."""
 
 
 def _balance(
-    table: NewcomerTable, mine_s: Floats, theirs_s: Floats, waits_s: Floats
+    table: sharing.NewcomerTable, mine_s: Floats, theirs_s: Floats, waits_s: Floats
 ) -> tuple[Floats, Floats]:
     """The newcomer's gain and the tenant's loss, for these times that both have left alone."""
     alone_s, both_s = mine_s * table.slowdown, theirs_s * table.theirs
@@ -382,7 +376,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
     partner = slot.partner
     again = slots.why_not_again(job, partner)
-    unknown = why_unknown(job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
+    unknown = sharing.why_unknown(job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
     if peak_mib(job, 1) is None and not slots.may_limit(job, partner):
@@ -390,7 +384,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     choices = slots.batches_of(job)
     split = _split(choices, slot.left_mib)
     if split is None:
-        return -NEVER, no_memory(job, partner, choices, slot.left_mib)
+        return -NEVER, sharing.no_memory(job, partner, choices, slot.left_mib)
     one = describe_beside(view, job, slots, slot)
     alone = outcome(job.estimate.remaining_s or 0.0, split.slowdown, slots.wait_s(job), [one])
     if 1.0 / (one.mine * split.slowdown) + 1.0 / one.theirs <= 1.0:

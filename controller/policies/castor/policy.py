@@ -16,14 +16,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Reason, because
 from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.castor.sharing import (
-    Chances,
-    SharingChoice,
-    best_sharing,
-    chances,
-    rank_slots,
-    share_with_all,
-)
+from cotenant.controller.policies.castor import sharing
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
 from cotenant.controller.policies.sharing import (
@@ -52,7 +45,7 @@ class CastorParameters(ColocationParameters, frozen=True, kw_only=True):
 class CastorSlots(ShareableSlots):
     """Slots, and results for the jobs that will be asked about."""
 
-    known: Chances | None = None
+    known: sharing.Chances | None = None
 
 
 class Castor(Colocation):
@@ -72,7 +65,7 @@ class Castor(Colocation):
 
     def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         assert isinstance(slots, CastorSlots)
-        slots.known = chances(plan.view, jobs, slots)
+        slots.known = sharing.chances(plan.view, jobs, slots)
         return slots.known.rows
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
@@ -80,7 +73,7 @@ class Castor(Colocation):
         if job.spec.nodes > 1:
             return None
         assert isinstance(slots, CastorSlots)
-        numbers = rank_slots(plan.view, job, slots, slots.known)
+        numbers = sharing.rank_slots(plan.view, job, slots, slots.known)
         if job.spec.gpus == 1:
             numbers = numbers[:1]  # One device is enough, and every slot has one.
         return self._gather(plan, job, [slots[number] for number in numbers])
@@ -100,11 +93,11 @@ class Castor(Colocation):
             return None
         free = where.free(plan, job)
         chosen = [] if self.parameters.shared_first else free[:gpus]
-        partners: list[SharingChoice] = []
+        partners: list[sharing.SharingChoice] = []
         for slot in where.offers:
             if len(chosen) == gpus:
                 break
-            choice = best_sharing(plan.view, job, slot.partner, slot.left_mib)
+            choice = sharing.best_sharing(plan.view, job, slot.partner, slot.left_mib)
             assert not isinstance(choice, Reason), f"an offer that is none: {choice}"
             chosen = [*chosen, *slot.devices[: gpus - len(chosen)]]
             partners.append(choice)
@@ -112,7 +105,7 @@ class Castor(Colocation):
             chosen = [*chosen, *free[: gpus - len(chosen)]]
         if not partners or len(chosen) < gpus:
             return None
-        together = share_with_all(plan.view, job, partners)
+        together = sharing.share_with_all(plan.view, job, partners)
         if together is None:
             return None
         return CoTenant(tuple(chosen), together.accumulation_steps, share_reason(together))
@@ -135,7 +128,7 @@ class Castor(Colocation):
         return because("sharing-too-few", most_free, most_shareable, job.spec.gpus)
 
 
-def share_reason(best: SharingChoice) -> Reason:
+def share_reason(best: sharing.SharingChoice) -> Reason:
     return because(
         "sharing-pays",
         best.partner.job_id,
@@ -159,7 +152,7 @@ def paying(view: View, job: Job, slots: ShareableSlots) -> tuple[list[ShareableS
         if not slot.admits(view, job, scheduling_class):
             continue
         again = slots.why_not_again(job, slot.partner)
-        choice = best_sharing(view, job, slot.partner, slot.left_mib)
+        choice = sharing.best_sharing(view, job, slot.partner, slot.left_mib)
         if again is not None:
             refusal = again
         elif isinstance(choice, Reason):

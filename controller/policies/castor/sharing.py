@@ -28,16 +28,8 @@ from numpy.typing import NDArray
 from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import XiSource, pair_timing
 from cotenant.controller.planning import SchedulingClass, View, peak_mib
-from cotenant.controller.policies.sharing import (
-    Floats,
-    Mask,
-    ShareableSlots,
-    SubBatch,
-    least_slowdown,
-    memory_unknown,
-    slowdown,
-    sub_batches,
-)
+from cotenant.controller.policies import sharing
+from cotenant.controller.policies.sharing import sub_batches
 
 Counts = NDArray[np.int64]
 
@@ -51,18 +43,18 @@ class NewcomerTable(NamedTuple):
     """One entry per kind of jobs that are alike."""
     of: NDArray[np.intp]
     """Row -> its kind. Shape (n,)"""
-    mine_s: Floats
+    mine_s: sharing.Floats
     """Remaining time alone; shape (n, 1)."""
-    slowdown: Floats
+    slowdown: sharing.Floats
     """Step time at the sub-batch that fits beside the tenant / at the whole batch; NaN: none fits. (n, r)"""
-    mine: Floats
+    mine: sharing.Floats
     """Interference ratio of the newcomer, and of the tenant; (n, r)."""
-    theirs: Floats
-    able: Mask
+    theirs: sharing.Floats
+    able: sharing.Mask
     """Whether the place suits the job and the pair may be made; (n, r)."""
 
 
-def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> NewcomerTable:
+def newcomer_table(view: View, jobs: Sequence[Job], slots: sharing.ShareableSlots) -> NewcomerTable:
     """The table of these jobs, with the slots in their present order."""
     alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
@@ -95,7 +87,9 @@ def newcomer_table(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Ne
     )
 
 
-def may_be_whole(table: NewcomerTable, slots: ShareableSlots, offered: Mask) -> dict[int, int]:
+def may_be_whole(
+    table: NewcomerTable, slots: sharing.ShareableSlots, offered: sharing.Mask
+) -> dict[int, int]:
     """The jobs whose gang could be whole at some place, number -> row: with the devices of the slots that are
     offered there, at least one of them, and what is free. What fails now fails for the rest of the decision,
     in which slots are only taken and free devices only given away.
@@ -106,21 +100,21 @@ def may_be_whole(table: NewcomerTable, slots: ShareableSlots, offered: Mask) -> 
     gpus: Counts = np.array([wanted.gpus for wanted in table.classes], dtype=np.int64)[table.of]
     by_place: Counts = offered.astype(np.int64) @ slots.devices_at()
     everywhere: Counts = by_place.sum(axis=1)
-    whole: Mask = (by_place > 0) & (by_place + slots.free_at() >= gpus.reshape(-1, 1))
-    anywhere: Mask = (everywhere > 0) & (everywhere + slots.free_everywhere() >= gpus)
+    whole: sharing.Mask = (by_place > 0) & (by_place + slots.free_at() >= gpus.reshape(-1, 1))
+    anywhere: sharing.Mask = (everywhere > 0) & (everywhere + slots.free_everywhere() >= gpus)
     wide = {wanted for wanted in set(table.classes) if slots.is_wide(wanted)}
-    is_wide: Mask = np.array([wanted in wide for wanted in table.classes], dtype=np.bool_)[table.of]
+    is_wide: sharing.Mask = np.array([wanted in wide for wanted in table.classes], dtype=np.bool_)[table.of]
     rows = np.where(is_wide, anywhere, whole.any(axis=1)).nonzero()[0]
     return {table.jobs[row].number: row for row in rows.tolist()}
 
 
-def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Floats) -> Floats:
+def _least_each(choices: Sequence[tuple[sharing.SubBatch, ...]], left_mib: sharing.Floats) -> sharing.Floats:
     """`least_slowdown` for each job; most cannot be split, and are handled together."""
     needs = np.array([each[0].needed_mib for each in choices], dtype=np.float64).reshape(-1, 1)
-    found: Floats = np.where(needs <= left_mib, 1.0, np.nan)
+    found: sharing.Floats = np.where(needs <= left_mib, 1.0, np.nan)
     for row, each in enumerate(choices):
         if each[1:]:
-            found[row] = least_slowdown(each, left_mib)
+            found[row] = sharing.least_slowdown(each, left_mib)
     return found
 
 
@@ -169,7 +163,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
     if unknown is not None:
         return unknown
     if peak_mib(newcomer, 1) is None:
-        return memory_unknown(newcomer, partner, view.now_s, measured=view.running.training)
+        return sharing.memory_unknown(newcomer, partner, view.now_s, measured=view.running.training)
     assert mine_s is not None and theirs_s is not None
     xi = view.pairs.interference(newcomer, partner)
     best: SharingChoice | None = None
@@ -192,7 +186,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
     return best if best is not None else no_memory(newcomer, partner, choices, left_mib)
 
 
-def no_memory(newcomer: Job, partner: Job, choices: tuple[SubBatch, ...], left_mib: int) -> Reason:
+def no_memory(newcomer: Job, partner: Job, choices: tuple[sharing.SubBatch, ...], left_mib: int) -> Reason:
     """Says that no sub-batch fits: the last, smallest candidate says by how much."""
     size, needed = (choices[-1].size, choices[-1].needed_mib) if choices else (0, 0)
     what = f"a sub-batch of {size or 1}" if newcomer.batch_size else "its whole batch"
@@ -204,12 +198,12 @@ class Chances(NamedTuple):
 
     rows: dict[int, int]
     """A job's number -> its row; no row where the slots that pay have too few devices for its gang."""
-    pays: Mask
-    shared_s: Floats
+    pays: sharing.Mask
+    shared_s: sharing.Floats
     """Average completion time of the pair when shared."""
 
 
-def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
+def chances(view: View, jobs: Sequence[Job], slots: sharing.ShareableSlots) -> Chances:
     """Where sharing pays, for these jobs.
 
     Equals `best_sharing` in each slot, since of the sub-batches that fit the one with the least slowdown ends
@@ -231,7 +225,7 @@ def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
 
 
 def rank_slots(
-    view: View, newcomer: Job, slots: ShareableSlots, known: Chances | None = None
+    view: View, newcomer: Job, slots: sharing.ShareableSlots, known: Chances | None = None
 ) -> tuple[int, ...]:
     """The slots in which sharing pays, the pair that ends first on average first; none where all of them and
     what is free cannot make the gang whole.
@@ -260,7 +254,7 @@ def share_with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> S
     if len(choices) == 1:
         return choices[0]
     smallest = max(choices, key=lambda c: c.accumulation_steps)
-    slower = slowdown(newcomer, smallest.accumulation_steps) or 1.0
+    slower = sharing.slowdown(newcomer, smallest.accumulation_steps) or 1.0
     pairs = [(c.partner, view.pairs.interference(newcomer, c.partner)) for c in choices]
     slowest = max(xi.first for _, xi in pairs)
     mine_s = newcomer.estimate.remaining_s or 0.0

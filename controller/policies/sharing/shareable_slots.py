@@ -16,31 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import (
-    LOADING,
-    RUNNING,
-    DeviceId,
-    HostId,
-    Job,
-    JobId,
-    Reason,
-    because,
-    is_type_for,
-)
+from cotenant.controller import domain, planning
 from cotenant.controller.knowledge import LOSS_MIN, loses, signature
 from cotenant.controller.performance import Interference, ShareBound, gain_of
-from cotenant.controller.planning import (
-    Plan,
-    SchedulingClass,
-    View,
-    is_being_measured,
-    suits,
-    tenant_mib,
-    why_alone,
-)
 from cotenant.controller.policies.sharing.sub_batches import Batches, Floats, SubBatch, known_batches
 
-HostAndType = tuple[HostId, str]
+HostAndType = tuple[domain.HostId, str]
 """A host and one type of its devices."""
 TenantKind = tuple[str, ShareBound, int]
 """What interference depends on: a job's signature and its profile object (within one decision)."""
@@ -50,35 +31,41 @@ Mask = NDArray[np.bool_]
 class ShareableSlot(msgspec.Struct, frozen=True):
     """What one tenant leaves at one place."""
 
-    partner: Job
+    partner: domain.Job
     place: HostAndType
-    devices: tuple[DeviceId, ...]
+    devices: tuple[domain.DeviceId, ...]
     left_mib: int
     """Memory left beside the tenant, on the device that has least."""
     one_uid: bool
     """Under MPS both tenants must be one user's."""
 
-    def admits(self, view: View, job: Job, scheduling_class: SchedulingClass) -> bool:
+    def admits(
+        self, view: planning.View, job: domain.Job, scheduling_class: planning.SchedulingClass
+    ) -> bool:
         if not is_suitable(view, scheduling_class, self.place):
             return False
         return not self.one_uid or job.spec.launch.uid == self.partner.spec.launch.uid
 
 
-def is_suitable(view: View, scheduling_class: SchedulingClass, place: HostAndType) -> bool:
+def is_suitable(view: planning.View, scheduling_class: planning.SchedulingClass, place: HostAndType) -> bool:
     """Whether a job of this class may use devices of the place."""
     host_id, type = place
-    return is_type_for(scheduling_class.gpu_type, type) and suits(view.hosts[host_id], scheduling_class)
+    return domain.is_type_for(scheduling_class.gpu_type, type) and planning.suits(
+        view.hosts[host_id], scheduling_class
+    )
 
 
-def memory_unknown(job: Job, partner: Job, now_s: float, *, measured: Iterable[Job] = ()) -> Reason:
+def memory_unknown(
+    job: domain.Job, partner: domain.Job, now_s: float, *, measured: Iterable[domain.Job] = ()
+) -> domain.Reason:
     """Why a pair does not share whose `job` needs an unknown amount of memory: it is waited for, or has to be
     said. `measured`: jobs that may be measured instead of it, as its like."""
     kind = signature(job.spec)
     for one in (job, *measured):
-        if is_being_measured(one, now_s) and signature(one.spec) == kind:
-            return because("sharing-memory-soon", partner.job_id, job.job_id, one.job_id)
+        if planning.is_being_measured(one, now_s) and signature(one.spec) == kind:
+            return domain.because("sharing-memory-soon", partner.job_id, job.job_id, one.job_id)
     why = f"the memory that job {job.job_id} needs is not known: give --mem, or run its like alone"
-    return because("sharing-unknown", partner.job_id, why)
+    return domain.because("sharing-unknown", partner.job_id, why)
 
 
 class Ratios(NamedTuple):
@@ -97,16 +84,16 @@ DEVICES_MAX: Final = 1024
 class ShareableSlots:
     """The shareable slots of a plan, in the order of their first devices."""
 
-    def __init__(self, plan: Plan, observations: int | None = None) -> None:
+    def __init__(self, plan: planning.Plan, observations: int | None = None) -> None:
         """Finds the slots of a plan that can be shared. `observations`: how many prove a measured loss, after
         which the pair is not made again; None: losses do not matter."""
         self._view, self._plan = plan.view, plan
         self._observations = observations
-        self.closed: Reason | None = None
+        self.closed: domain.Reason | None = None
         """Why a job that has a device to itself shares it with no other."""
         view = plan.view
-        found: dict[tuple[JobId, HostAndType], list[DeviceId]] = {}
-        able: dict[JobId, int] = {}
+        found: dict[tuple[domain.JobId, HostAndType], list[domain.DeviceId]] = {}
+        able: dict[domain.JobId, int] = {}
         takes_work = {host_id: host.takes_work for host_id, host in view.hosts.items()}
         for device_id in islice(view.holdings.shareable(), DEVICES_MAX):
             device = view.devices[device_id]
@@ -132,20 +119,22 @@ class ShareableSlots:
         self._left_s: Floats | None = None
         self._left_mib: Floats | None = None
 
-    def _needs_mib(self, partner: Job) -> int:
+    def _needs_mib(self, partner: domain.Job) -> int:
         """What a tenant that may share needs; 0 if it may not."""
-        if partner.phase is not RUNNING and partner.phase is not LOADING:
+        if partner.phase is not domain.RUNNING and partner.phase is not domain.LOADING:
             return 0
-        alone = why_alone(partner, beside=partner)
+        alone = planning.why_alone(partner, beside=partner)
         if alone is not None:
             self.closed = alone
             return 0
-        planned = tenant_mib(partner)
+        planned = planning.tenant_mib(partner)
         if planned is None:
             self.closed = memory_unknown(partner, partner, self._view.now_s)
         return planned or 0
 
-    def _room(self, job_id: JobId, place: HostAndType, here: list[DeviceId], planned: int) -> ShareableSlot:
+    def _room(
+        self, job_id: domain.JobId, place: HostAndType, here: list[domain.DeviceId], planned: int
+    ) -> ShareableSlot:
         known, least_mib, one_uid = self._view.devices, inf, False
         for device_id in here:
             device = known[device_id]
@@ -172,7 +161,7 @@ class ShareableSlots:
     def __iter__(self) -> Iterator[ShareableSlot]:
         return (slot for slot in self._all if slot.devices)
 
-    def take(self, taken: tuple[DeviceId, ...]) -> None:
+    def take(self, taken: tuple[domain.DeviceId, ...]) -> None:
         """A newcomer has started there."""
         for number in dict.fromkeys(self._at[d] for d in taken if d in self._at):
             slot = self._all[number]
@@ -202,7 +191,7 @@ class ShareableSlots:
     def free_everywhere(self) -> int:
         return self._plan.free_everywhere
 
-    def is_wide(self, scheduling_class: SchedulingClass) -> bool:
+    def is_wide(self, scheduling_class: planning.SchedulingClass) -> bool:
         """Whether there is a type of device of which no host could hold a gang of this class."""
         gpus, largest = scheduling_class.gpus, self._view.sizes.on_host
         types = {type for _, type in self._places}
@@ -210,15 +199,15 @@ class ShareableSlots:
 
     # --- All slots at once -------------------------------------------------------------------------
 
-    def batches_of(self, job: Job) -> tuple[SubBatch, ...]:
+    def batches_of(self, job: domain.Job) -> tuple[SubBatch, ...]:
         """The ways to split a waiting job's batch, the whole one first; none where its memory is unknown."""
         return known_batches(job, self.batches)
 
-    def may_limit(self, job: Job, partner: Job) -> bool:
+    def may_limit(self, job: domain.Job, partner: domain.Job) -> bool:
         """Whether a job of unknown memory may join a tenant, limited to the memory that the tenant leaves."""
         return False
 
-    def expected_left_s(self, job: Job) -> float | None:
+    def expected_left_s(self, job: domain.Job) -> float | None:
         """Seconds that a job still trains, alone; None: its length is unknown, and it shares with nobody."""
         return job.known_left_s(self._view.now_s)
 
@@ -241,11 +230,11 @@ class ShareableSlots:
             self._open_mask = np.array([bool(slot.devices) for slot in self._all], dtype=np.bool_)
         return self._open_mask
 
-    def kind(self, job: Job) -> TenantKind:
+    def kind(self, job: domain.Job) -> TenantKind:
         """Jobs of one kind have the same ratios beside everybody."""
         return signature(job.spec), self._view.pairs.bound_of(job), id(job.measured.profile)
 
-    def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
+    def ratios(self, jobs: Sequence[domain.Job], classes: Sequence[planning.SchedulingClass]) -> Ratios:
         """Ratios of newcomers, and of their classes, beside each tenant; asked once per kind of tenants."""
         tenants, of = self._kinds_of_tenants()
         pairs = self.pairs(jobs, tenants)
@@ -263,14 +252,14 @@ class ShareableSlots:
         allowed = suited.reshape(len(jobs), len(of)) & ~apart[:, of]
         return Ratios(mine[:, of], theirs[:, of], allowed)
 
-    def _kinds_of_tenants(self) -> tuple[list[Job], list[int]]:
+    def _kinds_of_tenants(self) -> tuple[list[domain.Job], list[int]]:
         """Returns a tenant of each kind, and for every slot the number of its tenant's kind."""
         kinds = [self.kind(slot.partner) for slot in self._all]
         first = dict(zip(kinds, [slot.partner for slot in self._all], strict=True))
         at = {kind: number for number, kind in enumerate(first)}
         return list(first.values()), [at[kind] for kind in kinds]
 
-    def interference(self, job: Job, partner: Job) -> Interference:
+    def interference(self, job: domain.Job, partner: domain.Job) -> Interference:
         """The interference of two jobs as `pairs` has it, looked up once for each kind of newcomer."""
         key = (self.kind(job), partner.number)
         xi = self._pairs.get(key)
@@ -278,11 +267,13 @@ class ShareableSlots:
             xi = self._pairs[key] = self.pairs((job,), (partner,))[0][0]
         return xi
 
-    def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
+    def pairs(
+        self, jobs: Sequence[domain.Job], partners: Sequence[domain.Job]
+    ) -> Sequence[Sequence[Interference]]:
         """The view's forecasts for each of these beside each of those."""
         return self._view.pairs.interferences(jobs, partners)
 
-    def _parted_from(self, job: Job) -> Collection[JobId]:
+    def _parted_from(self, job: domain.Job) -> Collection[domain.JobId]:
         """Jobs that it has shared with before one of the two was stopped."""
         if self._observations is None:
             return ()
@@ -291,28 +282,28 @@ class ShareableSlots:
             o for o in job.co_tenants if o in jobs and (job.counts.preemptions or jobs[o].counts.preemptions)
         ]
 
-    def why_not_again(self, job: Job, partner: Job) -> Reason | None:
+    def why_not_again(self, job: domain.Job, partner: domain.Job) -> domain.Reason | None:
         """Why this pair is not made again, whatever it would bring by the model; None if it may be."""
         if partner.job_id in self._parted_from(job):
-            return because("sharing-parted", partner.job_id)
+            return domain.because("sharing-parted", partner.job_id)
         xi = self.interference(job, partner)
         if xi.crowded:
-            return because("sharing-crowded", partner.job_id)
+            return domain.because("sharing-crowded", partner.job_id)
         if xi.faulted:
-            return because("sharing-faulted", partner.job_id)
+            return domain.because("sharing-faulted", partner.job_id)
         if xi.over_bound:
-            return because("sharing-bound", partner.job_id)
+            return domain.because("sharing-bound", partner.job_id)
         if self._observations is not None and loses(xi, self._observations):
-            return because("sharing-lost", partner.job_id, xi.first, xi.second)
+            return domain.because("sharing-lost", partner.job_id, xi.first, xi.second)
         return None
 
-    def find_of_another_user(self, job: Job) -> Job | None:
+    def find_of_another_user(self, job: domain.Job) -> domain.Job | None:
         """A tenant that the job cannot join only because MPS wants both to be one user's."""
         uid = job.spec.launch.uid
         others = (slot.partner for slot in self if slot.one_uid and slot.partner.spec.launch.uid != uid)
         return next(others, None)
 
-    def admission_mask(self, job: Job) -> Mask:
+    def admission_mask(self, job: domain.Job) -> Mask:
         """Slots whose tenant it was not parted from, under MPS of the same user."""
         uid, parted = job.spec.launch.uid, self._parted_from(job)
         here = [
@@ -322,7 +313,7 @@ class ShareableSlots:
         ]
         return np.array(here, dtype=np.bool_)
 
-    def _suits(self, scheduling_class: SchedulingClass) -> list[bool]:
+    def _suits(self, scheduling_class: planning.SchedulingClass) -> list[bool]:
         """Tells for each slot whether its host and device type suit jobs of a class."""
         asks = scheduling_class.asks_hosts
         places = {

@@ -12,11 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller import planning
 from cotenant.controller.domain import Job
 from cotenant.controller.performance import modelled_from, step_s
-from cotenant.controller.planning import (
-    peak_mib,
-)
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +72,7 @@ def sub_batches(job: Job) -> tuple[SubBatch, ...]:
     batch = job.batch_size
     found = []
     for s in accumulation_choices(job):
-        needed, slower = peak_mib(job, s), slowdown(job, s)
+        needed, slower = planning.peak_mib(job, s), slowdown(job, s)
         if needed is not None and slower is not None:
             source = modelled_from(job.measured.profile, s)
             found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower, source))

@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job
 from cotenant.controller.planning import LENT, Plan, is_possible
-from cotenant.controller.policies.toolkit.reservations import (
-    NEVER_S,
-    Reservation,
-    end_if_started,
-    reserve,
-)
+from cotenant.controller.policies.toolkit import reservations
 from cotenant.controller.policies.toolkit.victims import longest_first, may_give_way
 
 Spares = Callable[[Job], bool]
@@ -68,7 +63,7 @@ class KeptForLate:
     def __init__(self, plan: Plan, *, preempts: bool, spared: Spared | None = None) -> None:
         """Keeps nothing yet. `preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
         self._plan, self._preempts, self._spared = plan, preempts, spared or Spared()
-        self._kept: list[Reservation] = []
+        self._kept: list[reservations.Reservation] = []
         self._late: list[Job] = []
         self._devices: set[DeviceId] = set()
 
@@ -79,7 +74,7 @@ class KeptForLate:
             trial.suppose_left(other)
         for other, kept in zip(self._late, self._kept, strict=True):
             trial.suppose_placed(other, kept.devices)
-        found = reserve(trial, job)
+        found = reservations.reserve(trial, job)
         if found is not None:
             self._late.append(job)
             self._kept.append(found)
@@ -96,7 +91,13 @@ class KeptForLate:
         if self._devices.isdisjoint(devices) and not any(each in booked for each in devices):
             return devices
         is_known = job.known_left_s(now_s) is not None
-        ends_s = now_s + stays_s if stays_s else end_if_started(job, now_s) if is_known else NEVER_S
+        ends_s = (
+            now_s + stays_s
+            if stays_s
+            else reservations.end_if_started(job, now_s)
+            if is_known
+            else reservations.NEVER_S
+        )
         here = [kept for kept in self._kept if not set(kept.devices).isdisjoint(devices)]
         if all(ends_s <= kept.start_s for kept in here) and not any(each in booked for each in devices):
             return devices

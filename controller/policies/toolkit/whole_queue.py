@@ -17,27 +17,12 @@ from itertools import chain
 
 import msgspec
 
-from cotenant.controller.domain import (
-    CHECKPOINTING,
-    LOADING,
-    RUNNING,
-    Decision,
-    Job,
-    Phase,
-    Place,
-    Wake,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
+from cotenant.controller.policies.toolkit import late
 from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.compared import Why
-from cotenant.controller.policies.toolkit.late import (
-    KeptForLate,
-    Spared,
-    not_late,
-    spare_nobody,
-)
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
@@ -47,27 +32,27 @@ class QueueOrder(ABC):
     name: str
 
     @abstractmethod
-    def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
+    def list_victims(self, plan: Plan, job: domain.Job) -> Iterator[domain.Job]:
         """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
         first."""
 
     @abstractmethod
-    def why(self, view: View, job: Job, victims: Sequence[Job]) -> Why:
+    def why(self, view: View, job: domain.Job, victims: Sequence[domain.Job]) -> Why:
         """Compares a waiting job with those that it preempts."""
 
-    def is_last(self, job: Job) -> bool:
+    def is_last(self, job: domain.Job) -> bool:
         """Whether no job after this one has anybody behind it, now that this one has nobody."""
         return True
 
-    def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
+    def room(self, plan: Plan, job: domain.Job, behind: Iterator[domain.Job]) -> FreedDevices | None:
         """Devices for a job that found nothing free, and those of the jobs behind it that leave them."""
         return find_room(plan, job, behind)
 
-    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
+    def settle(self, plan: Plan, job: domain.Job, room: FreedDevices) -> None:
         """Carries out a preemption."""
         take_room(plan, job, room, self.name, self.why(plan.view, job, room.victims))
 
-    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+    def make_room(self, plan: Plan, job: domain.Job, behind: Iterator[domain.Job]) -> bool:
         """Decide about a job that found nothing free; False if nothing can be done for it now."""
         room = self.room(plan, job, behind)
         if room is not None:
@@ -81,10 +66,10 @@ class NewcomersOnly:
     def __init__(self, view: View) -> None:
         self._jobs = iter(view.queue.newcomers())
 
-    def next(self) -> Job | None:
+    def next(self) -> domain.Job | None:
         return next(self._jobs, None)
 
-    def again(self, job: Job) -> None:
+    def again(self, job: domain.Job) -> None:
         """Does nothing: each newcomer is asked anyway."""
 
 
@@ -106,10 +91,10 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
 
 
-def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: Spared | None = None) -> None:
+def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: late.Spared | None = None) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
-    spared = spared or Spared()
-    kept = KeptForLate(plan, preempts=True, spared=spared)
+    spared = spared or late.Spared()
+    kept = late.KeptForLate(plan, preempts=True, spared=spared)
     any_free = plan.any_free()
     while (job := waiting.next()) is not None:
         if plan.is_placed(job.job_id):
@@ -117,7 +102,7 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: Spared
             continue
         devices = kept.find_free(job) if any_free else None
         if devices is not None:
-            plan.place(job, devices, because("free-devices-in-order", order.name, len(devices)))
+            plan.place(job, devices, domain.because("free-devices-in-order", order.name, len(devices)))
             any_free = plan.any_free()
             waiting.again(job)
             continue
@@ -137,18 +122,18 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: Spared
             return
 
 
-def make_room_for_late(plan: Plan, job: Job, order: str, spared: Spared) -> bool:
+def make_room_for_late(plan: Plan, job: domain.Job, order: str, spared: late.Spared) -> bool:
     """Preempt for a late job whatever can resume, most left first; False if that is not enough."""
     room = None
-    if spared.if_possible is not spare_nobody:
-        others = (one for one in not_late(plan, job, spared.always) if not spared.if_possible(one))
+    if spared.if_possible is not late.spare_nobody:
+        others = (one for one in late.not_late(plan, job, spared.always) if not spared.if_possible(one))
         room = find_room(plan, job, others)
-    room = room or find_room(plan, job, not_late(plan, job, spared.always))
+    room = room or find_room(plan, job, late.not_late(plan, job, spared.always))
     if room is None:
         return False
     why = Why(
-        because("turn-preempts", ", ".join(victim.job_id for victim in room.victims)),
-        {victim.job_id: because("turn-preempted", job.job_id) for victim in room.victims},
+        domain.because("turn-preempts", ", ".join(victim.job_id for victim in room.victims)),
+        {victim.job_id: domain.because("turn-preempted", job.job_id) for victim in room.victims},
     )
     take_room(plan, job, room, order, why)
     return True
@@ -156,11 +141,11 @@ def make_room_for_late(plan: Plan, job: Job, order: str, spared: Spared) -> bool
 
 def is_anybody_left(plan: Plan) -> bool:
     """Whether a job waits once the plan is carried out; those who lose their devices come back."""
-    placed = sum(1 for action in plan.actions if isinstance(action, Place))
+    placed = sum(1 for action in plan.actions if isinstance(action, domain.Place))
     return placed < max(len(plan.view.queue), len(plan.actions))
 
 
-def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
+def find_room(plan: Plan, job: domain.Job, behind: Iterator[domain.Job]) -> FreedDevices | None:
     """The last jobs in the order whose leaving is enough; fewer of them, or none, where others leave
     already."""
     leaving = leaving_now(plan)
@@ -178,29 +163,33 @@ def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | Non
     return room_of(trial, job, (), chain(needed, more))
 
 
-def leaving_now(plan: Plan) -> list[Job]:
+def leaving_now(plan: Plan) -> list[domain.Job]:
     """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end is
     unknown."""
-    found = [job for job in plan.view.running.leaving if job.phase is CHECKPOINTING]
-    found += [job for job in plan.list_preempted() if job.phase is RUNNING or job.phase is LOADING]
+    found = [job for job in plan.view.running.leaving if job.phase is domain.CHECKPOINTING]
+    found += [
+        job for job in plan.list_preempted() if job.phase is domain.RUNNING or job.phase is domain.LOADING
+    ]
     found.sort(key=lambda job: (job.estimate.end_s, job.number))
     return found
 
 
-def take_room(plan: Plan, job: Job, room: FreedDevices, order: str, why: Why) -> None:
+def take_room(plan: Plan, job: domain.Job, room: FreedDevices, order: str, why: Why) -> None:
     """Preempt the victims, if there are any, and reserve what they leave."""
     if not room.victims:
-        plan.place(job, room.devices, because("devices-being-left", order, len(room.devices)))
+        plan.place(job, room.devices, domain.because("devices-being-left", order, len(room.devices)))
         return
     for victim in room.victims:
         plan.preempt(victim, job, why.victims[victim.job_id])
     plan.place(job, room.devices, why.newcomer)
-    if any(victim.phase is Phase.RESERVED for victim in room.victims):
+    if any(victim.phase is domain.Phase.RESERVED for victim in room.victims):
         # It waits again, and may find others: ask as soon as this decision is carried out.
-        plan.actions.append(Wake(at_s=plan.view.now_s, reason=because("reservation-replaced", job.job_id)))
+        plan.actions.append(
+            domain.Wake(at_s=plan.view.now_s, reason=domain.because("reservation-replaced", job.job_id))
+        )
 
 
-def list_reserved(plan: Plan) -> list[Job]:
+def list_reserved(plan: Plan) -> list[domain.Job]:
     """Jobs that wait for their victims to leave, as far as this plan has not put them back; class hp, which
     keeps what it was given, left out."""
     view = plan.view
@@ -225,11 +214,11 @@ class WakeUp:
     def is_due(self, now_s: float) -> bool:
         return self.at_s is not None and self.at_s <= now_s
 
-    def observe(self, now_s: float, decision: Decision) -> None:
+    def observe(self, now_s: float, decision: domain.Decision) -> None:
         if self.is_due(now_s):
             self.at_s = None
         for action in decision.actions:
-            if isinstance(action, Wake) and action.at_s > now_s:
+            if isinstance(action, domain.Wake) and action.at_s > now_s:
                 self.at_s = action.at_s
 
     def save(self) -> bytes:
@@ -245,7 +234,7 @@ class RemembersWakeUp:
     def __init__(self) -> None:
         self._wake_up = WakeUp()
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: domain.Decision) -> None:
         """Learns for which time it has asked."""
         self._wake_up.observe(view.now_s, decision)
 

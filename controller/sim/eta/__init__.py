@@ -2,9 +2,10 @@
 
     engine, pools -> roll-outs (`rollout.py`) -> an interval for each job, calibrated (`intervals.py`)
 
-`EtaTrial` does the same at submissions of a simulation, and compares with what comes.
+`EtaTrial` does the same at submissions of a simulation, and compares with what comes; `AskedEnds` asks there
+for the end without later arrivals.
 """
 
-from cotenant.controller.sim.eta.intervals import EtaTrial, answer, answer_arrival, answer_supposed
+from cotenant.controller.sim.eta.intervals import AskedEnds, EtaTrial, answer, answer_arrival, answer_supposed
 
-__all__ = ["EtaTrial", "answer", "answer_arrival", "answer_supposed"]
+__all__ = ["AskedEnds", "EtaTrial", "answer", "answer_arrival", "answer_supposed"]

@@ -14,23 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.domain import (
-    CHECKPOINTING,
-    ENDED,
-    GUESS,
-    LOADING,
-    ON_DEVICES,
-    RUNNING,
-    Device,
-    DeviceId,
-    GangMember,
-    Job,
-    JobId,
-    JobMeasurements,
-    JobSpec,
-    basis_of,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.engine import Engine
 from cotenant.controller.history import EtaQuestion, LengthClaim, run_s
 from cotenant.controller.knowledge import PairTable, signature
@@ -56,7 +40,7 @@ class Drawing:
     """The source that roll-outs draw from; the same for all of them."""
 
     def __init__(
-        self, question: EtaQuestion, claims: Mapping[JobId, Sequence[LengthClaim]] | None = None
+        self, question: EtaQuestion, claims: Mapping[domain.JobId, Sequence[LengthClaim]] | None = None
     ) -> None:
         """Collects from a question what roll-outs draw from. `claims`: used in place of the question's."""
         self.count, self._seed = question.count, question.seed
@@ -64,9 +48,9 @@ class Drawing:
         self._lengths = Lengths(question.pools, is_exact=question.is_exact)
         known = self._lengths.knows_run_times
         self._arrivals = [each for each in question.pools.arrivals if known or each.told_s is not None]
-        self._left: dict[JobId, list[float]] = {}
+        self._left: dict[domain.JobId, list[float]] = {}
 
-    def left_s(self, job: Job, number: int, now_s: float) -> float:
+    def left_s(self, job: domain.Job, number: int, now_s: float) -> float:
         """What the job has left in one of the futures; each sees another part of its distribution."""
         if number == INSTANT:
             return LEFT_MIN_S
@@ -76,21 +60,28 @@ class Drawing:
             drawn = self._left[job.job_id] = self._draw_left_s(job, now_s, u)
         return drawn[number]
 
-    def _draw_left_s(self, job: Job, now_s: float, u: Sequence[float]) -> list[float]:
+    def _draw_left_s(self, job: domain.Job, now_s: float, u: Sequence[float]) -> list[float]:
         said, left_s = job.estimate, job.known_left_s(now_s)
-        if said.remaining_s and said.low_s is not None and said.high_s is not None and said.source != GUESS:
-            had_s = max(0.0, now_s - said.remaining_at_s) / said.slowdown if job.phase is RUNNING else 0.0
+        if (
+            said.remaining_s
+            and said.low_s is not None
+            and said.high_s is not None
+            and said.source != domain.GUESS
+        ):
+            had_s = (
+                max(0.0, now_s - said.remaining_at_s) / said.slowdown if job.phase is domain.RUNNING else 0.0
+            )
             return left_of_spread_s(said.low_s, said.remaining_s, said.high_s, had_s, u)
         if left_s is None:
             return self._lengths.left_of_unknown_s(run_s(job, now_s), u)
         source, told_s, had_s = self._stands(job, left_s, now_s)
         return self._lengths.left_s(source, told_s, had_s, u)
 
-    def _stands(self, job: Job, left_s: float, now_s: float) -> tuple[str, float, float]:
+    def _stands(self, job: domain.Job, left_s: float, now_s: float) -> tuple[str, float, float]:
         """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
-        source = basis_of(job.estimate.source)
+        source = domain.basis_of(job.estimate.source)
         claim = next((each for each in reversed(claims) if each.source == source), None)
         if left_s > 0.0 and (claim is None or source in MEASURED):
             return source, spent_s + left_s, spent_s
@@ -123,11 +114,15 @@ class Future:
 
     def __init__(self, engine: Engine, past: Drawing, number: int, seed: int) -> None:
         now_s = engine.now_s
-        jobs = sorted((job for job in engine.jobs.values() if job.phase not in ENDED), key=lambda j: j.number)
+        jobs = sorted(
+            (job for job in engine.jobs.values() if job.phase not in domain.ENDED), key=lambda j: j.number
+        )
         coming = [] if number == INSTANT else past.arrivals(Random(f"{seed}:arrivals:{number}"))
         self.jobs, self._specs = jobs, [arrival.spec for _, arrival, _ in coming]
         self._rows = {job.job_id: row for row, job in enumerate(jobs)}
-        self._rows.update((JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming)))
+        self._rows.update(
+            (domain.JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming))
+        )
         self.row_of = self._rows.__getitem__
         loads_s = engine.loads_seen()
         load_s = median(loads_s) if loads_s else median(job.estimate.load_s for job in jobs)
@@ -155,7 +150,7 @@ class Future:
         self.runs = [
             _run_of(job, row, kinds.of_rows[row], devices, now_s)
             for row, job in enumerate(jobs)
-            if job.attempt.number or job.phase in ON_DEVICES
+            if job.attempt.number or job.phase in domain.ON_DEVICES
         ]
         if number == INSTANT:
             self.workload.load_s.fill(0.0)
@@ -163,19 +158,19 @@ class Future:
             for run in self.runs:
                 run.due_s = 0.0
 
-    def spec(self, row: int) -> JobSpec:
+    def spec(self, row: int) -> domain.JobSpec:
         place = row - len(self.jobs)
-        return _rename_job(self._specs[place], JobId(f"{COMING}{place}"))
+        return _rename_job(self._specs[place], domain.JobId(f"{COMING}{place}"))
 
 
 def _or(known_s: float | None, otherwise_s: float) -> float:
     return otherwise_s if known_s is None else known_s
 
 
-def _rename_job(spec: JobSpec, job_id: JobId) -> JobSpec:
-    values = {name: getattr(spec, name) for name in JobSpec.__struct_fields__}
+def _rename_job(spec: domain.JobSpec, job_id: domain.JobId) -> domain.JobSpec:
+    values = {name: getattr(spec, name) for name in domain.JobSpec.__struct_fields__}
     values["job_id"] = job_id
-    return JobSpec(**values)
+    return domain.JobSpec(**values)
 
 
 def _columns(
@@ -206,13 +201,15 @@ def _columns(
     )
 
 
-def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], now_s: float) -> JobRun:
+def _run_of(
+    job: domain.Job, row: int, kind: int, devices: Mapping[domain.DeviceId, domain.Device], now_s: float
+) -> JobRun:
     """The state of a job that was launched before the future begins; its work so far is done."""
     run = JobRun(row, job.job_id, kind, now_s)
     run.number = job.attempt.number
     run.step_s = job.measured.solo_step_s or job.attempt.step_s or STEP_S
     run.steps_per_s = 1.0 / run.step_s
-    if job.phase not in ON_DEVICES:
+    if job.phase not in domain.ON_DEVICES:
         run.steps_before = job.progress.step
         return run
     run.steps_before = max(job.progress.step, _step_now(job, run.step_s, now_s))
@@ -220,26 +217,26 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
     run.gang, run.launched_s = _gang(job, devices), now_s
     run.fraction = 1.0 if job.placement is None else job.placement.fraction
     spent_s = now_s - job.phase_since_s
-    if job.phase is RUNNING:
+    if job.phase is domain.RUNNING:
         run.doing = TRAINS
         if job.spec.is_elastic:
             run.slowdown = job.estimate.slowdown  # On the devices that it has.
-    elif job.phase is LOADING:
+    elif job.phase is domain.LOADING:
         run.doing, run.due_s = LOADS, _due_s(job.estimate.load_s, spent_s)
-    elif job.phase is CHECKPOINTING:
+    elif job.phase is domain.CHECKPOINTING:
         run.doing, run.due_s = SAVES, _due_s(job.estimate.pause_s, spent_s)
     else:
         run.doing = DIES  # Without a save that is a matter of moments.
     return run
 
 
-def _step_now(job: Job, step_s: float, now_s: float) -> int:
+def _step_now(job: domain.Job, step_s: float, now_s: float) -> int:
     """The job's present step, perhaps beyond the last report; the estimate of what is left follows from
     it."""
     total, left_s = job.spec.iterations or job.progress.total_steps, job.known_left_s(now_s)
     if total is not None and left_s is not None and job.measured.solo_step_s is not None:
         return total - int(left_s / step_s)
-    spent_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
+    spent_s = now_s - job.phase_since_s if job.phase is domain.RUNNING else 0.0
     return job.attempt.start_step + int(spent_s / (step_s * max(1.0, job.estimate.slowdown)))
 
 
@@ -247,16 +244,16 @@ def _due_s(expected_s: float, spent_s: float) -> float:
     return expected_s - spent_s if spent_s < expected_s else OVERRUN_RATIO * spent_s
 
 
-def _gang(job: Job, devices: Mapping[DeviceId, Device]) -> tuple[GangMember, ...]:
+def _gang(job: domain.Job, devices: Mapping[domain.DeviceId, domain.Device]) -> tuple[domain.GangMember, ...]:
     """The parts of a job's gang on the hosts where its processes may still be."""
     assert job.placement is not None
-    parts: dict[str, list[DeviceId]] = {}
+    parts: dict[str, list[domain.DeviceId]] = {}
     for device_id in job.placement.devices:
         parts.setdefault(devices[device_id].host_id, []).append(device_id)
     first, members = 0, []
     for host_id in job.attempt.hosts_left:
         here = tuple(parts[host_id])
-        members.append(GangMember(host_id=host_id, devices=here, first_rank=first))
+        members.append(domain.GangMember(host_id=host_id, devices=here, first_rank=first))
         first += len(here)
     return tuple(members)
 
@@ -265,7 +262,7 @@ class KindRatios(dict[int, "KindRatioRow"]):
     """How much the kinds of jobs slow each other down, as far as the engine knows; asked for when two of
     them meet."""
 
-    def __init__(self, specs: Sequence[JobSpec], pairs: PairTable) -> None:
+    def __init__(self, specs: Sequence[domain.JobSpec], pairs: PairTable) -> None:
         super().__init__()
         kinds: dict[str, int] = {}
         self.of_rows = [kinds.setdefault(signature(spec), len(kinds)) for spec in specs]
@@ -281,7 +278,7 @@ class KindRatios(dict[int, "KindRatioRow"]):
 class KindRatioRow(dict[int, float]):
     """The ratios of one kind beside each other kind."""
 
-    def __init__(self, job: Job, like: Mapping[int, Job], pairs: PairTable) -> None:
+    def __init__(self, job: domain.Job, like: Mapping[int, domain.Job], pairs: PairTable) -> None:
         super().__init__()
         self._job, self._others, self._pairs = job, like, pairs
 
@@ -290,9 +287,13 @@ class KindRatioRow(dict[int, float]):
         return xi
 
 
-def _like(spec: JobSpec) -> Job:
+def _like(spec: domain.JobSpec) -> domain.Job:
     """A job of this kind, to ask the engine about."""
-    reason = because("submitted", "")
-    return Job(
-        spec=spec, number=0, submitted_s=0.0, reason=reason, measured=JobMeasurements(profile=spec.profile)
+    reason = domain.because("submitted", "")
+    return domain.Job(
+        spec=spec,
+        number=0,
+        submitted_s=0.0,
+        reason=reason,
+        measured=domain.JobMeasurements(profile=spec.profile),
     )

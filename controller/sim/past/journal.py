@@ -16,23 +16,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller import store
 from cotenant.controller.domain import AnyCommand, Decision, HostState, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
-from cotenant.controller.store import (
-    JOURNAL_NAME,
-    ControllerRun,
-    Database,
-    JournalMissing,
-    JournalReader,
-    SqliteDatabase,
-    StorageError,
-    damage_error,
-    file_error,
-    open_database,
-    read_entry,
-)
 from cotenant.controller.wire import unpack
 
 LooksAtEntry = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
@@ -54,21 +42,21 @@ def follow(where: Path | str, look: LooksAtEntry) -> Engine:
         return fold(journal, runs, look)
 
 
-def find_journal(where: Path | str) -> Database:
+def find_journal(where: Path | str) -> store.Database:
     """The journal at an address of PostgreSQL, or the file in a controller's state folder or in the one given
     to `up --state-dir`. Raises JournalError: there is none."""
     if isinstance(where, str):
-        return open_database(where)
-    for path in (where, where / JOURNAL_NAME, where / "controller" / JOURNAL_NAME):
+        return store.open_database(where)
+    for path in (where, where / store.JOURNAL_NAME, where / "controller" / store.JOURNAL_NAME):
         try:
             if path.is_file():
-                return SqliteDatabase(path.parent, path.name)
+                return store.SqliteDatabase(path.parent, path.name)
         except OSError as error:
-            raise file_error(error) from None
-    raise JournalMissing(f"{where}: there is no journal ({JOURNAL_NAME}) here")
+            raise store.file_error(error) from None
+    raise store.JournalMissing(f"{where}: there is no journal ({store.JOURNAL_NAME}) here")
 
 
-def extent(journal: JournalReader) -> tuple[list[ControllerRun], float, float]:
+def extent(journal: store.JournalReader) -> tuple[list[store.ControllerRun], float, float]:
     """The starts in a journal, and when the last entry was written: on the journal's clock and on the
     wall's."""
     runs = journal.runs()
@@ -79,15 +67,15 @@ def extent(journal: JournalReader) -> tuple[list[ControllerRun], float, float]:
 
 
 @contextmanager
-def open_journal(where: Path | str) -> Iterator[JournalReader]:
+def open_journal(where: Path | str) -> Iterator[store.JournalReader]:
     """Opens a consistent view of a journal, also while it is written to. Raises JournalError: it cannot be
     read, or is damaged."""
     database = find_journal(where)
     reading = database.open_reading(is_still=True)
     try:
-        yield JournalReader(reading, database.place)
-    except StorageError as error:
-        raise damage_error(database.place, str(error)) from None
+        yield store.JournalReader(reading, database.place)
+    except store.StorageError as error:
+        raise store.damage_error(database.place, str(error)) from None
     finally:
         reading.close()
 
@@ -103,13 +91,13 @@ class PastEntry(NamedTuple):
     """Their digest."""
 
 
-def entries(journal: JournalReader, *, after: int = 0, limit: int | None = None) -> Iterator[PastEntry]:
+def entries(journal: store.JournalReader, *, after: int = 0, limit: int | None = None) -> Iterator[PastEntry]:
     """Yields the entries of a journal in order."""
     for entry in journal.entries(after, limit):
-        yield PastEntry(entry.seq, entry.now_s, *read_entry(journal, entry), entry.commands)
+        yield PastEntry(entry.seq, entry.now_s, *store.read_entry(journal, entry), entry.commands)
 
 
-def fold(journal: JournalReader, runs: list[ControllerRun], look: LooksAtEntry) -> Engine:
+def fold(journal: store.JournalReader, runs: list[store.ControllerRun], look: LooksAtEntry) -> Engine:
     """Every entry in order, as recovery folds it; the engine at the end."""
     engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
     for entry in entries(journal):

@@ -19,17 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain import (
-    ENDED,
-    NO_BOUNDS,
-    AnyCommand,
-    HostId,
-    Job,
-    JobId,
-    Phase,
-    SharingSettings,
-    StartAttempt,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
@@ -52,7 +42,7 @@ BEGAN_AGAIN: Final = "queued again after it had ended: counted up to its first e
 class Lived:
     """A job as it ran. JCT = wait + load + run + pause; seconds."""
 
-    job_id: JobId
+    job_id: domain.JobId
     name: str
     organisation: str
     gpus: int
@@ -110,7 +100,7 @@ class JournalRecord:
     """The policy under which most jobs arrived."""
     ageing_s: float
     """The engine's bound on waiting, in force at the end."""
-    sharing: SharingSettings
+    sharing: domain.SharingSettings
     """The bounds on sharing, in force at the end."""
     notes: tuple[str, ...]
 
@@ -213,8 +203,8 @@ class _Watcher:
 
     def __init__(self, begin_s: float) -> None:
         self._begin_s = begin_s
-        self._open: dict[JobId, _Open] = {}
-        self._waiting_to_arrive: dict[JobId, None] = {}
+        self._open: dict[domain.JobId, _Open] = {}
+        self._waiting_to_arrive: dict[domain.JobId, None] = {}
         self._jobs: list[Lived] = []
         self._unended = 0
         """Of these, how many go on."""
@@ -223,20 +213,20 @@ class _Watcher:
         self._excluded: Counter[str] = Counter()
         self._settings: Counter[str] = Counter()
         self._parameters: dict[str, Parameters] = {}
-        self._devices: dict[HostId, int] = {}
+        self._devices: dict[domain.HostId, int] = {}
         self._max_tenants = 1
         self._memory_mib = 1
         self._has_begun = False
         self._ageing_s = 0.0
-        self._sharing = NO_BOUNDS
+        self._sharing = domain.NO_BOUNDS
         self._troubles = Troubles(begin_s)
 
-    def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[AnyCommand]) -> None:
+    def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[domain.AnyCommand]) -> None:
         if isinstance(event, ev.JobArrived):
             self._note_arrival(engine, event)
         elif isinstance(event, ev.RequeueRequested):
             job = engine.jobs.get(event.job_id)
-            again = job is not None and job.phase not in ENDED and event.job_id not in self._open
+            again = job is not None and job.phase not in domain.ENDED and event.job_id not in self._open
             self._excluded[BEGAN_AGAIN] += again
         job_id = getattr(event, "job_id", None)
         if isinstance(event, ev.FirstStepDone | ev.AttemptEnded):
@@ -244,7 +234,7 @@ class _Watcher:
         for waiting_id in list(self._waiting_to_arrive):
             self._may_arrive(engine, waiting_id)
         for command in commands:
-            if isinstance(command, StartAttempt) and command.job_id in self._open:
+            if isinstance(command, domain.StartAttempt) and command.job_id in self._open:
                 self._may_arrive(engine, command.job_id)
         if isinstance(event, ev.HostJoined | ev.HostLost) or not self._has_begun:
             self._look_at_hosts(engine)
@@ -281,14 +271,18 @@ class _Watcher:
 
     def _note_arrival(self, engine: Engine, event: ev.JobArrived) -> None:
         job = engine.jobs.get(event.spec.job_id)
-        if job is not None and job.job_id not in self._open and job.phase not in ENDED:
+        if job is not None and job.job_id not in self._open and job.phase not in domain.ENDED:
             # Placed at once or not: its estimate only moves with its progress.
             self._open[job.job_id] = _Open(job.estimate.remaining_s)
             self._waiting_to_arrive[job.job_id] = None
 
-    def _may_arrive(self, engine: Engine, job_id: JobId) -> None:
+    def _may_arrive(self, engine: Engine, job_id: domain.JobId) -> None:
         job = engine.jobs.get(job_id)
-        if job is None or job.phase in (Phase.HELD, Phase.BLOCKED) or job_id not in self._waiting_to_arrive:
+        if (
+            job is None
+            or job.phase in (domain.Phase.HELD, domain.Phase.BLOCKED)
+            or job_id not in self._waiting_to_arrive
+        ):
             return
         del self._waiting_to_arrive[job_id]
         self._open[job_id].arrived_s = engine.now_s
@@ -324,9 +318,9 @@ class _Watcher:
             self._max_tenants = max((device.max_tenants for device in every), default=1)
             self._memory_mib = min((device.memory_mib for device in every), default=1)
 
-    def _may_end(self, engine: Engine, job_id: JobId) -> None:
+    def _may_end(self, engine: Engine, job_id: domain.JobId) -> None:
         job = engine.jobs.get(job_id)
-        if job is not None and job.phase not in ENDED:
+        if job is not None and job.phase not in domain.ENDED:
             return
         kept = self._open.pop(job_id)
         self._waiting_to_arrive.pop(job_id, None)
@@ -432,7 +426,7 @@ def _jobs(count: int) -> str:
     return f"{count:,} job{'' if count == 1 else 's'}"
 
 
-def _lived_job(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
+def _lived_job(job: domain.Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
     ended_s = now_s if job.ended_s is None else job.ended_s
     jct_s = max(0.0, ended_s - arrived_s)
     _, load_s, run_s, pause_s = job.times(now_s)

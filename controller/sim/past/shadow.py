@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.controller import wire
 from cotenant.controller.domain import Decision, Job, JobId, Phase, Place, Preempt, Reason, Share, render
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy
@@ -20,12 +21,6 @@ from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim.past.journal import entries, extent, open_journal, reconfigure
 from cotenant.controller.store import ControllerRun, JournalReader, RecoveredState, digest
-from cotenant.controller.wire import (
-    BadMessage,
-    Otherwise,
-    ShadowTally,
-    unpack,
-)
 
 LAST_KEPT: Final = 50
 ShadowStart = Place | Share
@@ -38,14 +33,14 @@ class Comparison:
         self._decisions = self._alike = self._sooner_jobs = 0
         self._sooner_s = 0.0
         self._differing: Counter[str] = Counter()
-        self._last: list[Otherwise] = []
+        self._last: list[wire.Otherwise] = []
         self._wanted: dict[JobId, float] = {}
         """Waiting jobs that the shadow would have started -> since when."""
         self._left: set[tuple[JobId, int]] = set()
         """Attempts that the shadow would have preempted."""
 
-    def tally(self, failed: str, unfollowed: int) -> ShadowTally:
-        return ShadowTally(
+    def tally(self, failed: str, unfollowed: int) -> wire.ShadowTally:
+        return wire.ShadowTally(
             decisions=self._decisions,
             alike=self._alike,
             differing=dict(sorted(self._differing.items())),
@@ -110,7 +105,7 @@ class Comparison:
         told = instead or done
         assert told is not None
         self._last.append(
-            Otherwise(
+            wire.Otherwise(
                 at_s=view.now_s,
                 job_id=job_id,
                 done=action_in_words(done) if done is not None else "",
@@ -185,7 +180,7 @@ class ShadowFollower:
         self.reached = 0
         self.reached_s = 0.0
 
-    def tally(self) -> ShadowTally:
+    def tally(self) -> wire.ShadowTally:
         return self._comparison.tally(self._failed, self._unfollowed)
 
     def advance(self, where: Path | str, entries_max: int) -> bool:
@@ -219,15 +214,15 @@ class ShadowFollower:
             if seq >= journal.first_at(self._begin_s):
                 continue
             begun = [run.configuration for run in runs if run.first_seq <= seq + 1]
-            state = RecoveredState(Engine(self._policy, unpack(begun[-1], EngineConfig)))
+            state = RecoveredState(Engine(self._policy, wire.unpack(begun[-1], EngineConfig)))
             try:
                 state.load(data)
-            except BadMessage:
+            except wire.BadMessage:
                 continue
             self.reached, self._runs = seq, len(begun)
             return state.engine
         self._runs = 1
-        return Engine(self._policy, unpack(runs[0].configuration, EngineConfig))
+        return Engine(self._policy, wire.unpack(runs[0].configuration, EngineConfig))
 
     # --- The shadow --------------------------------------------------------------------------------
 

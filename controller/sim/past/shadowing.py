@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cotenant.controller import wire
 from cotenant.controller.policies.registry import make, make_or_stand_in
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import run_all
@@ -21,12 +22,6 @@ from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import read_journal
 from cotenant.controller.sim.past.shadow import ShadowFollower
 from cotenant.controller.store import JournalError, place_of
-from cotenant.controller.wire import (
-    ShadowAnswer,
-    ShadowQuestion,
-    unpack_struct,
-    utc,
-)
 
 JOBS_MAX: Final = 2_000
 """Only the last so many jobs are simulated."""
@@ -43,15 +38,15 @@ class Shadowing:
     def answer_frame(self, frame: bytes) -> bytes:
         began_s = time.process_time()
         try:
-            found = self.answer(unpack_struct(frame, ShadowQuestion))
+            found = self.answer(wire.unpack_struct(frame, wire.ShadowQuestion))
         except JournalError as error:
-            found = ShadowAnswer(error=str(error))
+            found = wire.ShadowAnswer(error=str(error))
         except Exception as error:  # noqa: BLE001 - what it follows may be of any policy
             self._key = None
-            found = ShadowAnswer(error=f"{type(error).__name__}: {error}")
+            found = wire.ShadowAnswer(error=f"{type(error).__name__}: {error}")
         return msgspec.msgpack.encode(msgspec.structs.replace(found, cpu_s=time.process_time() - began_s))
 
-    def answer(self, question: ShadowQuestion) -> ShadowAnswer:
+    def answer(self, question: wire.ShadowQuestion) -> wire.ShadowAnswer:
         where, policy = place_of(question.journal), make(question.policy, question.parameters)
         key = (question.journal, question.policy, msgspec.json.encode(question.parameters), question.begin_s)
         if self._follower is None or key != self._key:
@@ -67,7 +62,7 @@ class Shadowing:
                 simulated = simulate(where, choice, since_s)
             except (NothingToReplay, ValueError) as error:
                 why_not = str(error).removeprefix(f"{where}: ")  # Which journal it is goes without saying.
-        return ShadowAnswer(
+        return wire.ShadowAnswer(
             reached=follower.reached,
             reached_s=follower.reached_s,
             is_caught_up=is_caught_up,
@@ -90,5 +85,5 @@ def simulate(where: Path | str, choice: PolicyChoice, since_s: float) -> dict[st
         record = replace(record, jobs=record.jobs[-JOBS_MAX:], notes=(note, *record.notes))
     tasks = what_if.replay_tasks(record, [choice], pairs=PAIRS, seed=0)
     runs = run_all(tasks, workers=1, keep=True)
-    begin, end = utc(record.begin_wall_s), utc(record.end_wall_s)
+    begin, end = wire.utc(record.begin_wall_s), wire.utc(record.end_wall_s)
     return what_if.document(record, runs, pairs=PAIRS, begin=begin, end=end)

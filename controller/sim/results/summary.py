@@ -20,9 +20,8 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
   it waited" supposes stands in `devices.py`). Above 1 sharing was better for the newcomer; what it cost its
   partners is not in it. Null where nobody was a co-tenant. Read the median: a job of seconds that would have
   waited for days has a ratio of thousands, which makes the mean what it likes.
-* `prediction_error`: |JCT - told| / told over the finished jobs that asked at their arrival, as PCS has it;
-  `signed` keeps the sign (above 0 it came later than told). Null where nobody could ask.
-* `unfairness`: how much later than with its equal share a job ended, as a part of that, at least 0 (PCS).
+* `prediction_error`: |JCT - told| / told over the finished jobs that were told at their arrival; null where
+  none was (`compare.py` fills it in). `unfairness` is null, and stays for those who read this form.
 
 How evenly a policy treats jobs. Rule: a job is compared with what it would have had, never with other jobs:
 long ones wait longer everywhere.
@@ -159,8 +158,7 @@ def summarise(outcome: RunResult, trim: float = 0.0, warm: int = 0) -> dict[str,
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "thinking_s": outcome.thinking_s,
-        "prediction_error": prediction_error(outcome, everyone),
-        "unfairness": unfairness(outcome, everyone),
+        **dict.fromkeys(("prediction_error", "unfairness")),
         **_class_summaries(outcome, everyone),
         **({"resizes": int(outcome.resizes[everyone].sum())} if workload.speedups else {}),
         **({} if outcome.promises is None else {"promises": outcome.promises}),
@@ -227,25 +225,6 @@ def sharing_benefit(outcome: RunResult) -> dict[str, float] | None:
     if not len(known):
         return None
     return {"mean": float(known.mean()), "p50": float(np.median(known)), "jobs": len(known)}
-
-
-def prediction_error(outcome: RunResult, mask: Mask) -> dict[str, Any] | None:
-    if outcome.predicted_s is None:
-        return None
-    asked = mask & outcome.finished & np.isfinite(outcome.predicted_s)
-    if not asked.any():
-        return None
-    told_s = outcome.predicted_s[asked]
-    error = (outcome.jct_s[asked] - told_s) / told_s
-    found, signed = distribution(np.abs(error)), distribution(error)
-    return None if found is None else {**found, "jobs": len(error), "signed": signed}
-
-
-def unfairness(outcome: RunResult, mask: Mask) -> dict[str, float] | None:
-    if outcome.fair_s is None:
-        return None
-    done = mask & outcome.finished
-    return distribution(np.maximum(outcome.jct_s[done] / outcome.fair_s[done] - 1.0, 0.0))
 
 
 def _futile(outcome: RunResult, mask: Mask) -> dict[str, float] | None:

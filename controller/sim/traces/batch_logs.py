@@ -19,32 +19,20 @@ import re
 
 import numpy as np
 
-from cotenant.controller.sim.traces.drafting import (
-    CLOCK_TIME,
-    Draft,
-    clock_s,
-    elapsed_s,
-    finish,
-    times_from_first,
-)
+from cotenant.controller.sim.traces.drafting import Source, elapsed_s, moments, moments_from_first
 from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem
 
-REQUIRED = ("JobID", "Submit")
+SACCT = {
+    "submit_s": "Submit",
+    "job_ids": "JobID",
+    "user": "User",
+    "vc": "Partition",
+    "organisation": "Account",
+}
 GPU_COLUMNS = ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES")
 """In order of preference. The GRES fields are those of Slurm before 21.08."""
-WANTED = (
-    *REQUIRED,
-    *GPU_COLUMNS,
-    "User",
-    "Account",
-    "Partition",
-    "State",
-    "Start",
-    "End",
-    "ElapsedRaw",
-    "Elapsed",
-)
+COMPUTED = (*GPU_COLUMNS, "State", "Start", "End", "ElapsedRaw", "Elapsed")
 UNFINISHED = frozenset(("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"))
 JOB_STEPS = "job steps"
 _GPU = re.compile(r"(?:gres/)?gpu(?::([^:=,()]+))?[:=](\d{1,9})(?:\(.*\))?", re.ASCII)
@@ -52,30 +40,23 @@ _GPU = re.compile(r"(?:gres/)?gpu(?::([^:=,()]+))?[:=](\d{1,9})(?:\(.*\))?", re.
 
 def read_sacct(text: str, *, name: str) -> Trace:
     """Raises TraceProblem where the text is no such output, or no job is left."""
-    rows = table(text, name, wanted=WANTED, required=REQUIRED, delimiter="|", quotes=False)
+    source = Source(f"{name} (Slurm accounting)", SACCT, {"submit_s": moments_from_first})
+    wanted = (*SACCT.values(), *COMPUTED)
+    rows = table(text, name, wanted=wanted, required=("JobID", "Submit"), delimiter="|", quotes=False)
     if not any(column in rows for column in GPU_COLUMNS):
         raise TraceProblem("has no column with GPUs", file=name, line=1, hint="add AllocTRES to sacct's -o")
     jobs = _rows_without_steps(rows)
     states = tuple((text.split() or [""])[0] for text in jobs.text("State"))
     unfinished = np.array([state in UNFINISHED for state in states], np.bool_)
     gpus, types = _gpus(jobs)
-    return finish(
-        Draft(
-            name=name,
-            source=f"{name} (Slurm accounting)",
-            lines=jobs.lines,
-            submit_s=times_from_first(jobs.parse_column("Submit", clock_s, CLOCK_TIME)),
-            duration_s=np.where(unfinished, np.nan, _durations(jobs)),
-            gpus=gpus,
-            job_ids=jobs.unique("JobID"),
-            user=Labels.make(jobs.text("User")),
-            vc=Labels.make(jobs.text("Partition")),
-            organisation=Labels.make(jobs.text("Account")),
-            gpu_type=Labels.make(types),
-            state=Labels.make(states),
-            excluded={JOB_STEPS: len(rows) - len(jobs)} if len(jobs) < len(rows) else {},
-            notes=[],
-        )
+    return source.trace(
+        jobs,
+        name,
+        excluded={JOB_STEPS: len(rows) - len(jobs)} if len(jobs) < len(rows) else {},
+        duration_s=np.where(unfinished, np.nan, _durations(jobs)),
+        gpus=gpus,
+        gpu_type=Labels.make(types),
+        state=Labels.make(states),
     )
 
 
@@ -94,7 +75,7 @@ def _durations(jobs: TextTable) -> Floats:
     if "Elapsed" in jobs:
         return jobs.parse_column("Elapsed", elapsed_s, "a time like 1-02:03:04")
     if "Start" in jobs and "End" in jobs:
-        return jobs.parse_column("End", clock_s, CLOCK_TIME) - jobs.parse_column("Start", clock_s, CLOCK_TIME)
+        return moments(jobs, "End") - moments(jobs, "Start")
     hint = "add ElapsedRaw to sacct's -o"
     raise TraceProblem("has no column with durations", file=jobs.file, line=1, hint=hint)
 
@@ -131,6 +112,34 @@ FIELDS = (
 STATES = {"0": "failed", "1": "completed", "5": "cancelled"}
 
 
+def _known_values(jobs: TextTable, column: str) -> Floats:
+    """Numbers, of which one below 0 is unknown."""
+    values = jobs.numbers(column)
+    return np.where(values < 0.0, np.nan, values)
+
+
+def _known_labels(jobs: TextTable, column: str) -> Labels:
+    return Labels.make(["" if text == "-1" else text for text in jobs.text(column)])
+
+
+def _states(jobs: TextTable, column: str) -> Labels:
+    return Labels.make([STATES.get(status, "") for status in jobs.text(column)])
+
+
+SWF = {
+    "submit_s": "submit",
+    "duration_s": "run",
+    "job_ids": "job",
+    "user": "user",
+    "vc": "partition",
+    "organisation": "group",
+    "state": "status",
+}
+NOT_PLAIN = {"submit_s": _known_values, "duration_s": _known_values, "state": _states} | dict.fromkeys(
+    ("user", "vc", "organisation"), _known_labels
+)
+
+
 def read_swf(text: str, *, name: str, processors_per_gpu: int = 1) -> Trace:
     """Raises TraceProblem where the text is not in the format, or no job is left."""
     if processors_per_gpu < 1:
@@ -141,23 +150,9 @@ def read_swf(text: str, *, name: str, processors_per_gpu: int = 1) -> Trace:
         _known_values(jobs, "allocated processors"),
     )
     per_gpu = "as a GPU" if processors_per_gpu == 1 else f"{processors_per_gpu} of them as a GPU"
-    return finish(
-        Draft(
-            name=name,
-            source=f"{name} (Standard Workload Format, processors counted, {per_gpu})",
-            lines=jobs.lines,
-            submit_s=_known_values(jobs, "submit"),
-            duration_s=_known_values(jobs, "run"),
-            gpus=np.where(np.isnan(requested), allocated, requested) / processors_per_gpu,
-            job_ids=jobs.unique("job"),
-            user=_labels(jobs, "user"),
-            vc=_labels(jobs, "partition"),
-            organisation=_labels(jobs, "group"),
-            state=Labels.make([STATES.get(status, "") for status in jobs.text("status")]),
-            excluded={},
-            notes=[],
-        )
-    )
+    source = Source(f"{name} (Standard Workload Format, processors counted, {per_gpu})", SWF, NOT_PLAIN)
+    gpus = np.where(np.isnan(requested), allocated, requested) / processors_per_gpu
+    return source.trace(jobs, name, gpus=gpus)
 
 
 def _table(text: str, file: str) -> TextTable:
@@ -175,12 +170,3 @@ def _table(text: str, file: str) -> TextTable:
     return TextTable(
         file=file, columns=dict(zip(FIELDS, columns, strict=True)), lines=np.array(lines, np.int64)
     )
-
-
-def _known_values(jobs: TextTable, column: str) -> Floats:
-    values = jobs.numbers(column)
-    return np.where(values < 0.0, np.nan, values)
-
-
-def _labels(jobs: TextTable, column: str) -> Labels:
-    return Labels.make(["" if text == "-1" else text for text in jobs.text(column)])

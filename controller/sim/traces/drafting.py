@@ -1,8 +1,11 @@
-"""From the rows of a source to a trace: its clock in seconds, what is left out, in which order, and what is
-said about it.
+"""From the rows of a source to a trace: which column is what and how it is read, what is left out, in which
+order, and what is said about it.
 
-Rule: a row that is wrong is refused by its reader, with its line; a row that is right but no job to schedule
-is left out here, and counted by reason. Nothing is dropped without a count.
+Rule: a source is a row (`Source`): its columns by the field of a `Trace` that they fill, each with what reads
+it. Only what is no column of its own is computed by its reader.
+
+Rule: a row that is wrong is refused by what reads it, with its line; a row that is right but no job to
+schedule is left out here, and counted by reason. Nothing is dropped without a count.
 
 Rule: a log that names no time zone is read as if its clock had never been set back or forward; a job that
 runs across such a night is an hour off.
@@ -13,12 +16,14 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.trace import Floats, Labels, RecordedJobs, Trace, TraceProblem
+from cotenant.controller.sim.traces.table import TextTable
+from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem
 
 UNKNOWN = frozenset(("", "none", "null", "unknown", "nan", "nat", "n/a"))
 CLOCK_TIME = "a time like 2020-06-09 18:41:01"
@@ -62,87 +67,118 @@ def times_from_first(submit_s: Floats) -> Floats:
     return submit_s - float(np.nanmin(submit_s))
 
 
-NO_SUBMISSION = "no submission time"
-NO_DURATION = "never ended, or no duration"
-ZERO_DURATION = "zero duration"
-BACKWARDS = "ended before it started"
-NO_GPU_COUNT = "no GPU count"
-CPU_ONLY = "no GPU"
+def moments(rows: TextTable, column: str) -> Floats:
+    """Times of a clock, in seconds since 1970."""
+    return rows.parse_column(column, clock_s, CLOCK_TIME)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draft(RecordedJobs):
-    """Columns as read, in the source's order, shape (n,). NaN = the source does not have it."""
-
-    lines: NDArray[np.int64]
-    """Line of each row in its file, for messages."""
-    user: Labels | None = None
-    vc: Labels | None = None
-    organisation: Labels | None = None
-    model: Labels | None = None
-    gpu_type: Labels | None = None
-    state: Labels | None = None
-    hp: NDArray[np.bool_] | None = None
+def moments_from_first(rows: TextTable, column: str) -> Floats:
+    """Times of a clock, in seconds from the earliest."""
+    return times_from_first(moments(rows, column))
 
 
-def finish(draft: Draft) -> Trace:
-    """The trace of a draft: rows that are no jobs left out, the others in order of submission.
+def counts(rows: TextTable, column: str) -> Floats:
+    """Numbers of 0 and more."""
+    return rows.numbers(column, negative=False)
+
+
+def labels(rows: TextTable, column: str) -> Labels:
+    """Texts, of which an empty one is none."""
+    return Labels.make(rows.text(column))
+
+
+TEXTS: Final = ("user", "vc", "organisation", "model", "gpu_type", "state")
+Converter = Callable[[TextTable, str], Any]
+"""Makes a column of a trace from one of a table. Raises TraceProblem, with line and column."""
+PLAIN: Final[dict[str, Converter]] = {
+    "submit_s": TextTable.numbers,
+    "duration_s": TextTable.numbers,
+    "gpus": counts,
+    "job_ids": TextTable.unique,
+    **dict.fromkeys(TEXTS, labels),
+}
+
+
+class Source(NamedTuple):
+    """A format of traces: where its data are from, and which of its columns fills which field of a trace."""
+
+    title: str
+    columns: Mapping[str, str]
+    """By field of `Trace`, in the order in which they are read: the first that is wrong is reported."""
+    converters: Mapping[str, Converter] = {}
+    """Of fields that are not read as in PLAIN."""
+    licence: str = ""
+
+    def trace(
+        self, rows: TextTable, name: str, *, excluded: Mapping[str, int] | None = None, **computed: Any
+    ) -> Trace:
+        """The jobs of a table, whose columns that are missing are empty. `computed`: fields that no single
+        column holds."""
+        convert = {**PLAIN, **self.converters}
+        read = {
+            field: convert[field](rows, column) for field, column in self.columns.items() if column in rows
+        }
+        about = {"name": name, "source": self.title, "licence": self.licence}
+        return make_trace({**about, **read, **computed}, rows.lines, excluded or {})
+
+
+CPU_ONLY: Final = "no GPU"
+NOT_A_JOB: Final[tuple[tuple[str, str, Callable[[Floats], NDArray[np.bool_]]], ...]] = (
+    (CPU_ONLY, "gpus", lambda gpus: gpus == 0.0),
+    ("no GPU count", "gpus", np.isnan),
+    ("no submission time", "submit_s", np.isnan),
+    ("never ended, or no duration", "duration_s", np.isnan),
+    ("ended before it started", "duration_s", lambda duration_s: duration_s < 0.0),
+    ("zero duration", "duration_s", lambda duration_s: duration_s == 0.0),
+)
+"""Why a row is no job to schedule; the first that applies is the one counted."""
+
+
+def make_trace(given: Mapping[str, Any], lines: NDArray[np.int64], excluded: Mapping[str, int]) -> Trace:
+    """The trace of columns in the source's order, shape (n,): rows that are no jobs left out, the others in
+    order of submission.
+
+    Args:
+        given: fields of `Trace`. NaN = the source does not have it; columns of text may be missing.
+        lines: of each row in its file, for messages.
+        excluded: what its reader has left out, by reason.
 
     Raises:
         TraceProblem: no row is left.
     """
-    kept, excluded = _job_rows(draft)
-    n = len(draft.submit_s)
+    n = len(lines)
+    before = n + sum(excluded.values())
+    kept, excluded = _job_rows(given, dict(excluded))
     if not np.any(kept):
-        counts = ", ".join(f"{reason}: {number:,}" for reason, number in excluded.items())
-        raise TraceProblem(
-            f"no job is left of {n + sum(draft.excluded.values()):,} rows ({counts or 'there are none'})",
-            file=draft.name,
-        )
-    vc = draft.vc or Labels.none(n)
+        why = ", ".join(f"{reason}: {number:,}" for reason, number in excluded.items()) or "there are none"
+        raise TraceProblem(f"no job is left of {before:,} rows ({why})", file=given["name"])
+    texts = {field: given.get(field, Labels.none(n)) for field in TEXTS}
     rows = np.flatnonzero(kept)
-    clock_per_vc = _restarts_in_every_vc(draft.submit_s[rows], vc.codes[rows])
-    notes = list(draft.notes)
+    clock_per_vc = _restarts_in_every_vc(given["submit_s"][rows], texts["vc"].codes[rows])
+    notes: list[str] = []
     if not clock_per_vc:
-        rows = _rows_by_submission(rows, draft, notes)
-
-    def column(labels: Labels | None) -> Labels:
-        return Labels.none(len(rows)) if labels is None else labels.take(rows)
-
+        rows = _rows_by_submission(rows, given["submit_s"], lines, notes)
+    columns = {field: given[field][rows] for field in ("submit_s", "duration_s", "gpus")}
+    ids = given.get("job_ids", ())
     return Trace(
-        name=draft.name,
-        source=draft.source,
-        licence=draft.licence,
-        synthetic=draft.synthetic,
-        submit_s=draft.submit_s[rows],
-        duration_s=draft.duration_s[rows],
-        gpus=draft.gpus[rows],
-        job_ids=tuple(draft.job_ids[row] for row in rows.tolist()) if draft.job_ids else (),
-        user=column(draft.user),
-        vc=column(vc),
-        organisation=column(draft.organisation),
-        model=column(draft.model),
-        gpu_type=column(draft.gpu_type),
-        state=column(draft.state),
-        hp=np.zeros(len(rows), np.bool_) if draft.hp is None else draft.hp[rows],
+        **{
+            **given,
+            **columns,
+            **{field: column.take(rows) for field, column in texts.items()},
+            "job_ids": tuple(ids[row] for row in rows.tolist()) if ids else (),
+            "hp": given.get("hp", np.zeros(n, np.bool_))[rows],
+        },
         clock_per_vc=clock_per_vc,
         excluded=excluded,
         notes=tuple(notes),
     )
 
 
-def _job_rows(draft: Draft) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Which rows are jobs; the first reason that applies is the one counted."""
-    kept = np.ones(len(draft.submit_s), np.bool_)
-    excluded = dict(draft.excluded)
-    for reason, out in (
-        (CPU_ONLY, draft.gpus == 0.0),
-        (NO_GPU_COUNT, np.isnan(draft.gpus)),
-        (NO_SUBMISSION, np.isnan(draft.submit_s)),
-        (NO_DURATION, np.isnan(draft.duration_s)),
-        (BACKWARDS, draft.duration_s < 0.0),
-        (ZERO_DURATION, draft.duration_s == 0.0),
-    ):
+def _job_rows(given: Mapping[str, Any], excluded: dict[str, int]) -> tuple[NDArray[np.bool_], dict[str, int]]:
+    """Which rows are jobs, and how many are not, by reason."""
+    kept = np.ones(len(given["submit_s"]), np.bool_)
+    for reason, field, is_out in NOT_A_JOB:
+        out = is_out(given[field])
         if number := int(np.count_nonzero(kept & out)):
             excluded[reason] = excluded.get(reason, 0) + number
         kept &= ~out
@@ -161,13 +197,15 @@ def _restarts_in_every_vc(submit_s: Floats, vc: NDArray[np.int32]) -> bool:
     return from_zero and bool(np.any(backwards)) and bool(np.all(steps >= 0.0))
 
 
-def _rows_by_submission(rows: NDArray[np.int64], draft: Draft, notes: list[str]) -> NDArray[np.int64]:
+def _rows_by_submission(
+    rows: NDArray[np.int64], of_all_s: Floats, lines: NDArray[np.int64], notes: list[str]
+) -> NDArray[np.int64]:
     """Rows in order of submission; equal times keep the source's order."""
-    submit_s = draft.submit_s[rows]
+    submit_s = of_all_s[rows]
     earlier = np.flatnonzero(np.diff(submit_s) < 0.0)
     if not len(earlier):
         return rows
-    first = int(draft.lines[rows[earlier[0] + 1]])
+    first = int(lines[rows[earlier[0] + 1]])
     notes.append(
         f"rows submitted before the row above them: {len(earlier):,} (first: line {first}); "
         "all were put in order of submission"

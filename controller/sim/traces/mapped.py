@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from cotenant.controller.sim.traces.batch_logs import gpus_of
-from cotenant.controller.sim.traces.drafting import Draft, clock_s, elapsed_s, finish, times_from_first
+from cotenant.controller.sim.traces.drafting import Source, clock_s, elapsed_s, times_from_first
 from cotenant.controller.sim.traces.table import separator_of, table
-from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest, show_value
+from cotenant.controller.sim.traces.trace import Trace, TraceProblem, nearest, show_value
 
 FIELDS: Final = ("submit", "start", "end", "duration", "gpus", "user", "id")
 EPOCH_S_MAX: Final = 1e11
@@ -63,21 +63,15 @@ def read_mapped(text: str, columns: Mapping[str, str], *, name: str) -> Trace:
         for field in ("submit", "start", "end")
         if field in columns
     }
-    return finish(
-        Draft(
-            name=name,
-            source=name,
-            lines=jobs.lines,
-            submit_s=times_from_first(moment["submit"]),
-            duration_s=jobs.parse_column(columns["duration"], length_s, LENGTH)
-            if "duration" in columns
-            else moment["end"] - moment["start"],
-            gpus=jobs.parse_column(columns["gpus"], gpu_count, COUNT) * factor,
-            user=Labels.make(jobs.text(columns["user"])) if "user" in columns else None,
-            job_ids=jobs.unique(columns["id"]) if "id" in columns else (),
-            excluded={},
-            notes=[],
-        )
+    texts = {to: columns[field] for field, to in (("user", "user"), ("id", "job_ids")) if field in columns}
+    return Source(name, texts).trace(
+        jobs,
+        name,
+        submit_s=times_from_first(moment["submit"]),
+        duration_s=jobs.parse_column(columns["duration"], length_s, LENGTH)
+        if "duration" in columns
+        else moment["end"] - moment["start"],
+        gpus=jobs.parse_column(columns["gpus"], gpu_count, COUNT) * factor,
     )
 
 

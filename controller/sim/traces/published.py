@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim.traces.drafting import CLOCK_TIME, Draft, clock_s, finish, times_from_first
+from cotenant.controller.sim.traces import drafting
 from cotenant.controller.sim.traces.table import TextTable, content, decode_utf_8, table
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem, show_value
 
@@ -56,26 +56,14 @@ def read_philly(text: str, *, name: str) -> Trace:
         raise TraceProblem("is not a list of jobs", file=name)
     jobs = [_job(entry, name, number) for number, entry in enumerate(entries, 1)]
     started = [number for number, job in enumerate(jobs) if job.gpus > 0.0]
-    excluded = {NEVER_STARTED: len(jobs) - len(started)} if len(started) < len(jobs) else {}
-    submit_s = times_from_first(np.array([job.submit_s for job in jobs]))
-    kept = [jobs[number] for number in started]
-    return finish(
-        Draft(
-            name=name,
-            source=PHILLY,
-            licence="CC-BY-4.0",
-            lines=np.array(started, np.int64) + 1,
-            submit_s=submit_s[started] if started else np.empty(0),
-            duration_s=np.array([job.duration_s for job in kept]),
-            gpus=np.array([job.gpus for job in kept]),
-            job_ids=_unique([job.job_id for job in kept], name),
-            user=Labels.make([job.user for job in kept]),
-            vc=Labels.make([job.vc for job in kept]),
-            state=Labels.make([job.state for job in kept]),
-            excluded=excluded,
-            notes=[],
-        )
-    )
+    submit_s = drafting.times_from_first(np.array([job.submit_s for job in jobs]))
+    columns = dict(zip(_Job._fields, zip(*(jobs[number] for number in started), strict=True), strict=False))
+    given: dict[str, Any] = {"name": name, "source": PHILLY, "licence": "CC-BY-4.0"}
+    given |= {field: np.array(columns.get(field, ()), np.float64) for field in ("duration_s", "gpus")}
+    given |= {field: Labels.make(columns.get(field, ())) for field in ("user", "vc", "state")}
+    given |= {"submit_s": submit_s[started], "job_ids": _unique(columns.get("job_id", ()), name)}
+    left_out = {NEVER_STARTED: len(jobs) - len(started)} if len(started) < len(jobs) else {}
+    return drafting.make_trace(given, np.array(started, np.int64) + 1, left_out)
 
 
 def _job(entry: object, file: str, number: int) -> _Job:
@@ -130,47 +118,41 @@ def _text(entry: Mapping[str, Any], key: str) -> str:
 def _time(entry: Mapping[str, Any], key: str) -> float:
     text = _text(entry, key)
     try:
-        return clock_s(text)
+        return drafting.clock_s(text)
     except (ValueError, OverflowError):
-        raise ValueError(f"{key} {show_value(text)} is not {CLOCK_TIME}") from None
+        raise ValueError(f"{key} {show_value(text)} is not {drafting.CLOCK_TIME}") from None
 
 
-def _unique(ids: list[str], file: str) -> tuple[str, ...]:
+def _unique(ids: tuple[str, ...], file: str) -> tuple[str, ...]:
     if not all(ids):
         return ()
     if len(set(ids)) != len(ids):
         twice, _ = Counter(ids).most_common(1)[0]
         raise TraceProblem(f"jobid {show_value(twice)} is there twice", file=file)
-    return tuple(ids)
+    return ids
 
 
-REQUIRED = ("submit_time", "duration", "gpu_num")
-HELIOS = "SenseTime Helios 2020 (Hu et al., SC '21)"
+REQUIRED = {"submit_s": "submit_time", "duration_s": "duration", "gpus": "gpu_num"}
+HELIOS = drafting.Source(
+    "SenseTime Helios 2020 (Hu et al., SC '21)",
+    {**REQUIRED, "job_ids": "job_id", "user": "user", "vc": "vc", "state": "state"},
+    {"submit_s": drafting.moments_from_first},
+    licence="CC-BY-4.0",
+)
 
 
 def read_helios(text: str, *, name: str) -> Trace:
     """Raises TraceProblem where the text is no Helios log, or no job is left."""
-    jobs = table(text, name, wanted=("job_id", "user", "vc", "state", *REQUIRED), required=REQUIRED)
-    return finish(
-        Draft(
-            name=name,
-            source=HELIOS,
-            licence="CC-BY-4.0",
-            lines=jobs.lines,
-            submit_s=times_from_first(jobs.parse_column("submit_time", clock_s, CLOCK_TIME)),
-            duration_s=jobs.numbers("duration"),
-            gpus=jobs.numbers("gpu_num", negative=False),
-            job_ids=jobs.unique("job_id") if "job_id" in jobs else (),
-            user=Labels.make(jobs.text("user")),
-            vc=Labels.make(jobs.text("vc")),
-            state=Labels.make(jobs.text("state")),
-            excluded={},
-            notes=[],
-        )
-    )
+    rows = table(text, name, wanted=tuple(HELIOS.columns.values()), required=tuple(REQUIRED.values()))
+    return HELIOS.trace(rows, name)
 
 
-PAI = "Alibaba PAI 2020 (Weng et al., NSDI '22)"
+PAI = drafting.Source(
+    "Alibaba PAI 2020 (Weng et al., NSDI '22)",
+    {"submit_s": "start_time", "job_ids": "job_name", "user": "user", "state": "status"},
+    {"submit_s": lambda jobs, column: drafting.times_from_first(jobs.numbers(column))},
+    licence="CC-BY-4.0",
+)
 JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK = (
     "job_name",
@@ -205,23 +187,13 @@ def read_pai(path: Path) -> Trace:
         folder, "task", TASK, ("job_name", "inst_num", "start_time", "end_time", "plan_gpu", "gpu_type")
     )
     gpus, duration_s = _demand(jobs, tasks)
-    return finish(
-        Draft(
-            name=str(folder),
-            source=PAI,
-            licence="CC-BY-4.0",
-            lines=jobs.lines,
-            submit_s=times_from_first(jobs.numbers("start_time")),
-            duration_s=duration_s,
-            gpus=gpus,
-            job_ids=jobs.unique("job_name"),
-            user=Labels.make(jobs.text("user")),
-            model=Labels.make(_workloads(folder, jobs)),
-            gpu_type=Labels.make(_gpu_types(jobs, tasks)),
-            state=Labels.make(jobs.text("status")),
-            excluded={},
-            notes=[],
-        )
+    return PAI.trace(
+        jobs,
+        str(folder),
+        duration_s=duration_s,
+        gpus=gpus,
+        model=Labels.make(_workloads(folder, jobs)),
+        gpu_type=Labels.make(_gpu_types(jobs, tasks)),
     )
 
 

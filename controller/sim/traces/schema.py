@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cotenant.controller.domain import csv_cells
-from cotenant.controller.sim.traces.drafting import Draft, finish
+from cotenant.controller.sim.traces.drafting import Source, counts
 from cotenant.controller.sim.traces.table import TextTable, table
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem
 from cotenant.controller.system.files import write_output
@@ -40,6 +40,13 @@ COLUMNS = (
 The last two are written only where there is something to say. A generated trace stays one in every file.
 """
 
+SCHEMA = {
+    "submit_s": "submit_time_s",
+    "duration_s": "duration_s",
+    "gpus": "gpus",
+    "job_ids": "job_id",
+    **{field: field for field in ("user", "organisation", "model", "gpu_type", "state")},
+}
 OTHER_NAMES = "`cotenant sim trace import` reads other names with --map submit=A,duration=B,gpus=C"
 
 
@@ -51,27 +58,12 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
     """
     jobs = table(text, name, wanted=(*COLUMNS, "trace"), required=REQUIRED, otherwise=OTHER_NAMES)
     kinds = Labels.make(tuple(kind.lower() for kind in jobs.text("type")))
-    return finish(
-        Draft(
-            name=name,
-            source=source,
-            licence=licence,
-            lines=jobs.lines,
-            submit_s=jobs.numbers("submit_time_s"),
-            duration_s=jobs.numbers("duration_s", negative=False),
-            gpus=jobs.numbers("gpus", negative=False),
-            job_ids=jobs.unique("job_id") if "job_id" in jobs else (),
-            user=Labels.make(jobs.text("user")),
-            vc=_vcs(jobs),
-            organisation=Labels.make(jobs.text("organisation")),
-            model=Labels.make(jobs.text("model")),
-            gpu_type=Labels.make(jobs.text("gpu_type")),
-            state=Labels.make(jobs.text("state")),
-            hp=kinds.codes == kinds.names.index("hp") if "hp" in kinds.names else None,
-            synthetic="yes" in jobs.text("synthetic"),
-            excluded={},
-            notes=[],
-        )
+    return Source(source, SCHEMA, {"duration_s": counts}, licence).trace(
+        jobs,
+        name,
+        vc=_vcs(jobs),
+        hp=kinds.codes == kinds.names.index("hp") if "hp" in kinds.names else np.zeros(len(jobs), np.bool_),
+        synthetic="yes" in jobs.text("synthetic"),
     )
 
 

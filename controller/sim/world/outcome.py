@@ -72,10 +72,6 @@ class RunResult:
     interrupted: bool = False
     thinking_s: float = 0.0
     """Processor time spent on slow computations (fits), not in `decision_ns`."""
-    predicted_s: Seconds | None = None
-    """The JCT that each job was told at its arrival, NaN for those that did not ask; None: nobody could."""
-    fair_s: Seconds | None = None
-    """What each job would have taken with its equal share of the devices; None: not known."""
     promises: dict[str, Any] | None = None
     """How many promises were asked for, given, kept and broken; None: nobody asked."""
 
@@ -118,18 +114,6 @@ class Columns:
         self.finished[row] = 1
         if job.counts.preemptions or job.counts.aborted_preemptions or job.co_tenants or job.counts.resizes:
             self.count(row, job)
-
-    def put_fluid(self, row: int, jct_s: float, ran_s: float) -> None:
-        """A finished job of a world in which it waits or runs, and nothing else."""
-        self.jct_s[row] = jct_s
-        self.run_s[row] = min(ran_s, jct_s)
-        self.wait_s[row] = jct_s - self.run_s[row]
-        self.load_s[row] = self.pause_s[row] = self.rework_s[row] = self.futile_s[row] = 0.0
-        self.finished[row] = 1
-
-    def lost_all(self, row: int) -> None:
-        """Counts a preemption: in the fluid world a job is preempted when it loses all devices."""
-        self.preemptions[row] += 1
 
     def count(self, row: int, job: Job) -> None:
         """Takes in the counts that unfinished jobs have as well."""

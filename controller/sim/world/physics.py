@@ -50,8 +50,9 @@ class Physics:
     pairs: str = "gavel-v100"
     """One of `BUNDLED`, a file (`FILE`, or `FILE:GPU_TYPE` where it has several), or `none`: then a device
     takes one tenant, since what two would do to each other is unknown."""
-    xi: Literal["learned", "measured"] = "learned"
-    """What the engine knows of pairs before the first has shared: nothing, or this table."""
+    xi: str = "learned"
+    """What the engine knows of pairs before the first has shared: nothing (`learned`), this table
+    (`measured`), or what an installed interference model of this name says of them."""
     on_preempt: Literal["save", "lose"] = "save"
     """save: a preempted job saves its state first, which takes its pause. lose: nobody ever saves; it is
     killed at once, and begins again (the world of most published simulators)."""

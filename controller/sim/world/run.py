@@ -14,15 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain import (
-    AttemptNo,
-    Capabilities,
-    ExitVerdict,
-    GangMember,
-    HostId,
-    JobId,
-    Outcome,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
@@ -52,8 +44,8 @@ WAITS, LOADS, TRAINS, SAVES, DIES, LEFT = Doing
 class JobRun:
     """A job over all its attempts. Seconds; class defaults, so that making one costs only what differs."""
 
-    number = AttemptNo(0)
-    gang: tuple[GangMember, ...] = ()
+    number = domain.AttemptNo(0)
+    gang: tuple[domain.GangMember, ...] = ()
     """Parts of the attempt that still hold devices, in rank order."""
     doing: Doing = WAITS
     ticket = 0
@@ -113,7 +105,7 @@ class JobRun:
     """Part of `ran_s` whose training was lost."""
     held_gpu_s = 0.0
 
-    def __init__(self, row: int, job_id: JobId, model: int, waits_since_s: float) -> None:
+    def __init__(self, row: int, job_id: domain.JobId, model: int, waits_since_s: float) -> None:
         self.row = row
         self.job_id = job_id
         self.model = model
@@ -200,23 +192,23 @@ def durable(run: JobRun) -> ev.CheckpointDurable:
     )
 
 
-def hello(run: JobRun, host_id: HostId) -> ev.CapabilitiesSeen:
+def hello(run: JobRun, host_id: domain.HostId) -> ev.CapabilitiesSeen:
     """What the job can do and where it begins: at a newer checkpoint than the engine knows of, or loaded."""
     return ev.CapabilitiesSeen(
         job_id=run.job_id,
         attempt=run.number,
         host_id=host_id,
         resumable=run.resumes,
-        capabilities=Capabilities(proven=STEPS_COMPARED if run.number > 1 and run.safe_steps else 0),
+        capabilities=domain.Capabilities(proven=STEPS_COMPARED if run.number > 1 and run.safe_steps else 0),
         step=run.safe_steps,
     )
 
 
-def attempt_ended_event(run: JobRun, host_id: HostId, outcome: Outcome) -> ev.AttemptEnded:
+def attempt_ended_event(run: JobRun, host_id: domain.HostId, outcome: domain.Outcome) -> ev.AttemptEnded:
     return ev.AttemptEnded(
         job_id=run.job_id,
         attempt=run.number,
         host_id=host_id,
-        verdict=ExitVerdict(outcome=outcome, exit_code=0 if outcome == "finished" else None),
+        verdict=domain.ExitVerdict(outcome=outcome, exit_code=0 if outcome == "finished" else None),
         step=run.steps,
     )

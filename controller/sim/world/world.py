@@ -18,20 +18,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from cotenant.controller.domain import (
-    AnyCommand,
-    ComputeRequest,
-    ForgetJob,
-    HostId,
-    HostReport,
-    JobId,
-    LimitAttempt,
-    Outcome,
-    SaveAttempt,
-    StartAttempt,
-    StopAttempt,
-    TrustDevices,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
@@ -72,7 +59,7 @@ class World:
         workload: Workload,
         specs: RowSpecs,
         devices: Devices,
-        hosts: Sequence[HostReport],
+        hosts: Sequence[domain.HostReport],
         physics: Physics,
         failing: FailureTimes | None,
         checkpoint_every_s: float,
@@ -80,7 +67,7 @@ class World:
         self.now_s, self.last_end_s = 0.0, 0.0
         self.done: JobRun | None = None
         """The run that ended with the event just given out."""
-        self.compute_requests: list[ComputeRequest] = []
+        self.compute_requests: list[domain.ComputeRequest] = []
         """Computations asked for; the driver takes them and calls `answer`."""
         self.devices = devices
         self._specs, self._hosts, self._failing = specs, list(hosts), failing
@@ -263,7 +250,7 @@ class World:
             self._tell_safe(run)
         return self._last_words(run, "stopped")
 
-    def _last_words(self, run: JobRun, outcome: Outcome) -> ev.AnyEvent:
+    def _last_words(self, run: JobRun, outcome: domain.Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
             self._ready.append((attempt_ended_event(run, member.host_id, outcome), run))
@@ -271,23 +258,23 @@ class World:
 
     # --- Obeying -----------------------------------------------------------------------------------
 
-    def obey(self, commands: Sequence[AnyCommand]) -> None:
+    def obey(self, commands: Sequence[domain.AnyCommand]) -> None:
         """Carries out the engine's commands. A command that is late, repeated or for an attempt that is gone
         changes nothing."""
         for command in commands:
             match command:
-                case StartAttempt():
+                case domain.StartAttempt():
                     self._start(command)
-                case StopAttempt():
+                case domain.StopAttempt():
                     self._stop(command)
-                case SaveAttempt():
+                case domain.SaveAttempt():
                     self._save(command)
-                case ComputeRequest():
+                case domain.ComputeRequest():
                     self.compute_requests.append(command)
-                case ForgetJob() | TrustDevices() | LimitAttempt():
+                case domain.ForgetJob() | domain.TrustDevices() | domain.LimitAttempt():
                     pass  # Nothing is kept of ended jobs, nothing is wrong with devices, nobody is warned.
 
-    def _start(self, command: StartAttempt) -> None:
+    def _start(self, command: domain.StartAttempt) -> None:
         row = self._row_of(command.job_id)
         if row not in self._runs:
             self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
@@ -347,7 +334,7 @@ class World:
         pause_s = float(self._pause_s[row]) if run.doing is SAVES else self._kill_s
         return max(0.0, pause_s - since_s)
 
-    def _stop(self, command: StopAttempt) -> None:
+    def _stop(self, command: domain.StopAttempt) -> None:
         run = self._runs.get(self._row_of(command.job_id))
         if run is None or run.number != command.attempt:
             return
@@ -377,7 +364,7 @@ class World:
         run.doing, run.since_s = how, self.now_s
         run.ticket = self._push(self.now_s + after_s, LEAVES, run.row)
 
-    def _save(self, command: SaveAttempt) -> None:
+    def _save(self, command: domain.SaveAttempt) -> None:
         run = self._runs.get(self._row_of(command.job_id))
         if run is not None and run.number == command.attempt and run.doing is TRAINS and run.resumes:
             run.settle(self.now_s, self._every_s)
@@ -424,7 +411,7 @@ class World:
         run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 
-    def _vacate(self, run: JobRun, host_id: HostId) -> None:
+    def _vacate(self, run: JobRun, host_id: domain.HostId) -> None:
         """The attempt's processes on one host are gone; with the last host's the attempt is over."""
         part, *others = run.gang
         if others:
@@ -467,7 +454,7 @@ class World:
             run.told_s, run.is_unsaved = run.safe_s, False
             self._ready.append((durable(run), run))
 
-    def _host_is_gone(self, host_id: HostId) -> None:
+    def _host_is_gone(self, host_id: domain.HostId) -> None:
         """Gangs with a part on it stop training at this moment; other parts hold on until they are told."""
         host = next(host for host in self._hosts if host.host_id == host_id)
         for run in self.devices.on_host(host):
@@ -489,7 +476,7 @@ class World:
                 run.paused_s += self.now_s - run.since_s
             self._vacate(run, host_id)
 
-    def take_ended(self, is_ended: Callable[[JobId], bool]) -> list[JobRun]:
+    def take_ended(self, is_ended: Callable[[domain.JobId], bool]) -> list[JobRun]:
         """Takes out the runs that the engine has ended before their work was done: their budgets are used."""
         ended = [run for run in self._runs.values() if run.doing is WAITS and is_ended(run.job_id)]
         for run in ended:

@@ -19,14 +19,9 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.cli.frame.output import write_lines
+from cotenant.controller.cli.jobs import run
 from cotenant.controller.cli.jobs.change import wait_until_ended
 from cotenant.controller.cli.jobs.login_shell import login_shell
-from cotenant.controller.cli.jobs.run import (
-    RunWatch,
-    request_with_streams,
-    request_with_terminal,
-    watch_terminal,
-)
 from cotenant.controller.cli.jobs.shell import OF_SHELLS, tell_how_it_ends
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
@@ -135,10 +130,10 @@ def salloc(words: list[str]) -> int:
 
 
 def _watched(options: Sequence[str], command: Sequence[str], name: str) -> int:
-    request = request_with_streams(_request(options, command, name, {}), None)
+    request = run.request_with_streams(_request(options, command, name, {}), None)
     with asking(patience_s=PATIENCE_S) as client:
         reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
-        return RunWatch(client, reply.job_ids[0], True, reply.notes).to_the_end()
+        return run.RunWatch(client, reply.job_ids[0], True, reply.notes).to_the_end()
 
 
 def _on_terminal(options: Sequence[str], command: Sequence[str], name: str) -> int:
@@ -151,7 +146,7 @@ def _on_terminal(options: Sequence[str], command: Sequence[str], name: str) -> i
     spec = msgspec.structs.replace(spec, time_limit_s=limit_s, launch=launch)
     tell_how_it_ends(limit_s)
     request = msgspec.structs.replace(request, specs=(spec,))
-    return watch_terminal(request_with_terminal(request), False, None)
+    return run.watch_terminal(run.request_with_terminal(request), False, None)
 
 
 def _request(

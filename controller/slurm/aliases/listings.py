@@ -62,10 +62,10 @@ def _long(text: str) -> str:
     return text.rjust(8, "0") if text.count(":") == 2 else f"00:{text:0>5}"
 
 
-def moment(at: str | None) -> str:
-    """Formats a time of the wire in the local zone, as Slurm does; `Unknown` for none."""
+def moment(at: str | None, none: str = "Unknown") -> str:
+    """Formats a time of the wire in the local zone, as Slurm does."""
     if at is None:
-        return "Unknown"
+        return none
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -100,6 +100,8 @@ def _time_left(job: wire.JobView) -> str:
 class Field(NamedTuple):
     title: str
     value: Callable[[Any], str]
+    long: str = ""
+    """What `squeue --Format` calls it."""
 
 
 def record(job: wire.JobView) -> str:
@@ -118,69 +120,63 @@ def record(job: wire.JobView) -> str:
     return "\n   ".join(lines) + "\n"
 
 
+def _gpus_per_node(job: wire.JobView) -> str:
+    return f"gres/gpu:{-(-job.gpus // (len(hosts(job)) or 1))}"
+
+
 def _index(job: wire.JobView) -> str:
     return job.job_id.partition("_")[2] or "N/A"
 
 
 JOB_FIELDS: Final[dict[str, Field]] = {
-    "i": Field("JOBID", lambda job: job.job_id),
+    "i": Field("JOBID", lambda job: job.job_id, "jobid jobarrayid"),
     "A": Field("JOBID", lambda job: job.job_id),
-    "F": Field("ARRAY_JOB_ID", lambda job: array_of(job.job_id)),
-    "K": Field("ARRAY_TASK_ID", _index),
-    "j": Field("NAME", lambda job: job.name),
-    "u": Field("USER", lambda job: job.user),
-    "P": Field("PARTITION", lambda job: PARTITION),
-    "a": Field("ACCOUNT", lambda job: job.user),
-    "t": Field("ST", lambda job: slurm_state(job)[1]),
-    "T": Field("STATE", lambda job: slurm_state(job)[0]),
-    "M": Field("TIME", lambda job: clock(device_time_s(job))),
-    "L": Field("TIME_LEFT", _time_left),
-    "l": Field("TIME_LIMIT", _time_limit),
-    "D": Field("NODES", lambda job: str(len(hosts(job)) or 1)),
-    "b": Field("TRES_PER_NODE", lambda job: f"gres/gpu:{-(-job.gpus // (len(hosts(job)) or 1))}"),
-    "N": Field("NODELIST", lambda job: ",".join(hosts(job))),
-    "R": Field("NODELIST(REASON)", _where_or_why),
-    "r": Field("REASON", why_waiting),
-    "V": Field("SUBMIT_TIME", lambda job: moment(job.submitted_at)),
-    "S": Field("START_TIME", lambda job: moment(job.started_at) if job.started_at is not None else "N/A"),
-    "e": Field("END_TIME", lambda job: moment(job.ended_at) if job.ended_at is not None else "N/A"),
-    "Q": Field("PRIORITY", lambda job: "0"),
+    "F": Field("ARRAY_JOB_ID", lambda job: array_of(job.job_id), "arrayjobid"),
+    "K": Field("ARRAY_TASK_ID", _index, "arraytaskid"),
+    "j": Field("NAME", lambda job: job.name, "name"),
+    "u": Field("USER", lambda job: job.user, "username"),
+    "P": Field("PARTITION", lambda job: PARTITION, "partition"),
+    "a": Field("ACCOUNT", lambda job: job.user, "account"),
+    "t": Field("ST", lambda job: slurm_state(job)[1], "statecompact"),
+    "T": Field("STATE", lambda job: slurm_state(job)[0], "state"),
+    "M": Field("TIME", lambda job: clock(device_time_s(job)), "timeused"),
+    "L": Field("TIME_LEFT", _time_left, "timeleft"),
+    "l": Field("TIME_LIMIT", _time_limit, "timelimit"),
+    "D": Field("NODES", lambda job: str(len(hosts(job)) or 1), "numnodes"),
+    "b": Field("TRES_PER_NODE", _gpus_per_node, "tres-per-node"),
+    "N": Field("NODELIST", lambda job: ",".join(hosts(job)), "nodelist"),
+    "R": Field("NODELIST(REASON)", _where_or_why, "reasonlist"),
+    "r": Field("REASON", why_waiting, "reason"),
+    "V": Field("SUBMIT_TIME", lambda job: moment(job.submitted_at), "submittime"),
+    "S": Field("START_TIME", lambda job: moment(job.started_at, "N/A"), "starttime"),
+    "e": Field("END_TIME", lambda job: moment(job.ended_at, "N/A"), "endtime"),
+    "Q": Field("PRIORITY", lambda job: "0", "prioritylong"),
 }
+LONG_NAMES: Final = {name: letter for letter, field in JOB_FIELDS.items() for name in field.long.split()}
 SACCT_FIELDS: Final[dict[str, Callable[[wire.JobView], str]]] = {
-    "JobID": lambda job: job.job_id,
-    "JobIDRaw": lambda job: job.job_id,
-    "JobName": lambda job: job.name,
-    "User": lambda job: job.user,
-    "Partition": lambda job: PARTITION,
-    "Account": lambda job: job.user,
-    "State": lambda job: slurm_state(job)[0],
+    "JobID": JOB_FIELDS["i"].value,
+    "JobIDRaw": JOB_FIELDS["i"].value,
+    "JobName": JOB_FIELDS["j"].value,
+    "User": JOB_FIELDS["u"].value,
+    "Partition": JOB_FIELDS["P"].value,
+    "Account": JOB_FIELDS["a"].value,
+    "State": JOB_FIELDS["T"].value,
     "ExitCode": lambda job: f"{max(0, job.exit_code or 0) % 256}:{max(0, (job.exit_code or 0) - 128)}",
     "Elapsed": lambda job: long_clock(device_time_s(job)),
     "ElapsedRaw": lambda job: str(int(device_time_s(job))),
-    "Submit": lambda job: moment(job.submitted_at),
+    "Submit": JOB_FIELDS["V"].value,
     "Start": lambda job: moment(job.started_at),
     "End": lambda job: moment(job.ended_at),
-    "NNodes": lambda job: str(len(hosts(job)) or 1),
+    "NNodes": JOB_FIELDS["D"].value,
     "NodeList": lambda job: ",".join(hosts(job)) or "None assigned",
     "AllocCPUS": lambda job: "",
     "AllocTRES": lambda job: f"gres/gpu={job.gpus}",
     "ReqTRES": lambda job: f"gres/gpu={job.gpus}",
-    "NCPUS": lambda job: "",
-    "TotalCPU": lambda job: "",
-    "MaxRSS": lambda job: "",
-    "ReqMem": lambda job: "",
-    "Comment": lambda job: "",
+    **dict.fromkeys(("NCPUS", "TotalCPU", "MaxRSS", "ReqMem", "Comment"), lambda job: ""),
     "Reason": lambda job: job.reason.replace("|", "/") or "None",
     "Restarts": lambda job: str(max(0, job.attempt - 1)),
     "Timelimit": lambda job: _long(_time_limit(job)),
 }
-LONG_NAMES: Final = {
-    "jobid": "i", "jobarrayid": "i", "arrayjobid": "F", "arraytaskid": "K", "name": "j", "username": "u",
-    "partition": "P", "account": "a", "statecompact": "t", "state": "T", "timeused": "M", "timeleft": "L",
-    "timelimit": "l", "numnodes": "D", "tres-per-node": "b", "nodelist": "N", "reasonlist": "R",
-    "reason": "r", "submittime": "V", "starttime": "S", "endtime": "e", "prioritylong": "Q",
-}  # fmt: skip
-"""What `squeue --Format` calls the fields."""
 STATE_NAMES: Final = frozenset((
     "ALL", *(name for pair in (*STATES.values(), TIMEOUT) for name in pair), "BOOT_FAIL", "BF", "CONFIGURING",
     "CF", "DEADLINE", "DL", "NODE_FAIL", "NF", "OUT_OF_MEMORY", "OOM", "PREEMPTED", "PR", "RESIZING", "RS",

@@ -31,23 +31,8 @@ from cotenant.controller.domain import ENDED, JobId, JobWord, texts
 from cotenant.controller.present.interruption import listening
 from cotenant.controller.present.problem import EXIT_CODES, FAILED, OK, Problem, suggestion
 from cotenant.controller.present.screen import hint, say, tell
+from cotenant.controller.slurm.aliases import listings
 from cotenant.controller.slurm.aliases.launches import salloc, sbatch, srun
-from cotenant.controller.slurm.aliases.listings import (
-    JOB_FIELDS,
-    NODE_FIELDS,
-    SACCT_FIELDS,
-    SQUEUE_FORMAT,
-    STATE_NAMES,
-    device_time_s,
-    line,
-    long_clock,
-    nodes_by_state,
-    parse_format,
-    record,
-    short_format,
-    slurm_state,
-    table,
-)
 from cotenant.controller.slurm.aliases.words import Flags, GivenWords, jobs_and_steps, read_words
 from cotenant.controller.slurm.sbatch import limit_word
 from cotenant.controller.submission.recording import user_name
@@ -141,6 +126,10 @@ def scontrol(words: list[str]) -> int:
         raise Problem("usage", f"scontrol {verb}: no job was named", f"scontrol {verb} JOB")
     with asking() as client:
         reply = client.ask(wire.ChangeJobs(verb=VERBS[verb], job_ids=_ids(jobs)))
+    return _tell(reply)
+
+
+def _tell(reply: wire.Done) -> int:
     for text in reply.lines:
         tell(text)
     return OK
@@ -159,7 +148,7 @@ def _show_jobs(words: list[str], in_one: bool) -> int:
     given = read_words("scontrol show job", words, SHOW_JOB)
     ids = given.rest
     found = _jobs("scontrol show job", _own_by_default(given, ids), everything=bool(ids), ids=ids)
-    records = [record(job) for job in found]
+    records = [listings.record(job) for job in found]
     write_lines([" ".join(text.split()) for text in records] if in_one else records)
     return OK if found or not ids else FAILED
 
@@ -181,9 +170,7 @@ def _update(words: list[str]) -> int:
     with asking() as client:
         named = _ids(jobs_and_steps("scontrol update", [jobs]))
         reply = client.ask(wire.SetJobs(job_ids=named, changes=changes))
-    for text in reply.lines:
-        tell(text)
-    return OK
+    return _tell(reply)
 
 
 def _pair(word: str) -> tuple[str, str]:
@@ -200,10 +187,10 @@ def seff(words: list[str]) -> int:
         lines = (
             f"Job ID: {job.job_id}",
             f"User: {job.user}",
-            f"State: {slurm_state(job)[0]} (exit code {job.exit_code or 0})",
+            f"State: {listings.slurm_state(job)[0]} (exit code {job.exit_code or 0})",
             f"Devices: {job.gpus}",
-            f"Job Wall-clock time: {long_clock(device_time_s(job))}",
-            f"Of which training: {long_clock(job.run_s)}",
+            f"Job Wall-clock time: {listings.long_clock(listings.device_time_s(job))}",
+            f"Of which training: {listings.long_clock(job.run_s)}",
         )
         write_lines(lines)
     return OK if found else FAILED
@@ -221,11 +208,16 @@ def squeue(words: list[str]) -> int:
     """Lists the jobs that wait and run; with --states also those that have ended."""
     given = read_words("squeue", words, SQUEUE)
     long = given.flags.get("--Format")
-    text = given.flags.get("--format", SQUEUE_FORMAT) if long is None else short_format(long)
-    form = parse_format(text, JOB_FIELDS, "squeue")
-    jobs = _jobs("squeue", given, everything="--states" in given.flags)
-    lines = [line(form, job) for job in jobs]
-    write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])
+    text = (
+        given.flags.get("--format", listings.SQUEUE_FORMAT) if long is None else listings.short_format(long)
+    )
+    form = listings.parse_format(text, listings.JOB_FIELDS, "squeue")
+    return _list(form, _jobs("squeue", given, everything="--states" in given.flags), given)
+
+
+def _list(form: Sequence[listings.FormatPart], rows: Sequence[object], given: GivenWords) -> int:
+    titles = [] if "--noheader" in given.flags else [None]
+    write_lines([listings.line(form, row) for row in (*titles, *rows)])
     return OK
 
 
@@ -246,14 +238,12 @@ def scancel(words: list[str]) -> int:
         raise Problem(
             "usage", f"scancel --signal={wanted}: a job is ended as a whole", "leave the signal out"
         )
-    flags = dict(given.flags)
-    if "--state" in flags:
-        flags["--states"] = flags.pop("--state")
-    if not given.rest and not {"--user", "--me", "--name", "--states"} & set(flags):
+    flags = given.flags
+    if not given.rest and not {"--user", "--me", "--name", "--state"} & set(flags):
         raise Problem("usage", "scancel: no job was named", "scancel JOB, or scancel --me")
     if steps := [each for each in given.rest if "." in each]:
         raise Problem("usage", f"scancel {steps[0]}: a step alone is not ended", "name the job")
-    found = _jobs("scancel", given._replace(flags=flags), everything=False, ids=given.rest)
+    found = _jobs("scancel", given, everything=False, ids=given.rest)
     me = user_name()
     own = tuple(job.job_id for job in found if job.user == me)
     others = {job.job_id: job.user for job in found if job.user != me}
@@ -295,24 +285,23 @@ def sacct(words: list[str]) -> int:
     """One's own jobs (root: all) that the controller knows, ended or not; steps are not kept."""
     given = read_words("sacct", words, SACCT)
     given = _own_by_default(given, given.flags.get("--jobs", ""))
-    flags = {{"--state": "--states"}.get(name, name): value for name, value in given.flags.items()}
-    jobs = _jobs("sacct", given._replace(flags=flags), everything=True)
+    flags, jobs = given.flags, _jobs("sacct", given, everything=True)
     names = [each.partition("%") for each in flags.get("--format", SACCT_FORMAT).split(",")]
-    known = {name.lower(): name for name in SACCT_FIELDS}
+    known = {name.lower(): name for name in listings.SACCT_FIELDS}
     unknown = [name for name, _, _ in names if name.lower() not in known]
     if unknown:
         raise Problem(
-            "usage", f"sacct: there is no field {unknown[0]}", f"known are {', '.join(SACCT_FIELDS)}"
+            "usage", f"sacct: there is no field {unknown[0]}", f"known are {', '.join(listings.SACCT_FIELDS)}"
         )
     columns = [(known[name.lower()], int(width or 0)) for name, _, width in names]
-    rows = [[SACCT_FIELDS[name](job) for name, _ in columns] for job in jobs]
+    rows = [[listings.SACCT_FIELDS[name](job) for name, _ in columns] for job in jobs]
     if "--noheader" not in flags:
         rows.insert(0, [name for name, _ in columns])
     if "--parsable" in flags or "--parsable2" in flags:
         end = "|" if "--parsable" in flags else ""
         write_lines(["|".join(row) + end for row in rows])
     else:
-        write_lines(table(rows, [width for _, width in columns]))
+        write_lines(listings.table(rows, [width for _, width in columns]))
     return OK
 
 
@@ -338,11 +327,9 @@ def sinfo(words: list[str]) -> int:
     given = read_words("sinfo", words, SINFO)
     with asking() as client:
         nodes = texts.escape_texts(client.ask(wire.ListNodes())).nodes
-    form = parse_format(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")
-    groups = [(node,) for node in nodes] if "--Node" in given.flags else nodes_by_state(nodes)
-    lines = [line(form, group) for group in groups]
-    write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])
-    return OK
+    form = listings.parse_format(given.flags.get("--format", SINFO_FORMAT), listings.NODE_FIELDS, "sinfo")
+    groups = [(node,) for node in nodes] if "--Node" in given.flags else listings.nodes_by_state(nodes)
+    return _list(form, groups, given)
 
 
 def _ids(words: Iterable[JobWord]) -> tuple[JobId, ...]:
@@ -365,10 +352,13 @@ def _jobs(
     named = [*ids, *filter(None, [flags.get("--jobs", "")])]
     users = {user_name()} if "--me" in flags else set(filter(None, flags.get("--user", "").split(",")))
     names = set(filter(None, flags.get("--name", "").split(",")))
-    states = {each.strip().upper() for each in filter(None, flags.get("--states", "").split(","))}
-    if unknown := sorted(states - STATE_NAMES):
+    stated = flags.get("--states") or flags.get("--state", "")
+    states = {each.strip().upper() for each in filter(None, stated.split(","))}
+    if unknown := sorted(states - listings.STATE_NAMES):
         raise Problem(
-            "usage", f"{program}: there is no state {unknown[0]}", suggestion(unknown[0], STATE_NAMES)
+            "usage",
+            f"{program}: there is no state {unknown[0]}",
+            suggestion(unknown[0], listings.STATE_NAMES),
         )
     states -= {"ALL"}
     wanted = jobs_and_steps(program, named)
@@ -383,7 +373,7 @@ def _jobs(
         if (everything or job.phase not in ENDED)
         and (not users or job.user in users)
         and (not names or job.name in names)
-        and (not states or states & set(slurm_state(job)))
+        and (not states or states & set(listings.slurm_state(job)))
     ]
 
 

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.domain import Allocation, AllocationQueue, Host, HostId, HostShape, texts
+from cotenant.controller.slurm.answers import count_in, gpus_in, seconds_in
 
 ENDPOINT_FILE: Final = "endpoint"
 """In a queue's folder: where its agents find the controller."""
@@ -162,7 +163,7 @@ def why_impossible_here(
     if named and not here:
         known = ", ".join(each.get("PartitionName", "?") for each in partitions)
         return f"there is no partition {named}; there are {known}"
-    limits = [limit_s(each.get("MaxTime", "")) for each in here]
+    limits = [seconds_in(each.get("MaxTime", "")) for each in here]
     if limits and all(limit is not None and limit < queue.terms.time_limit_s for limit in limits):
         most = max(limit or 0.0 for limit in limits)
         where = ", ".join(names)
@@ -176,42 +177,11 @@ def why_impossible_here(
 
 
 def _holds(shape: HostShape, node: dict[str, str]) -> bool:
-    if shape.kind == "cuda" and gpus_of(node.get("Gres", ""), shape.type) < shape.devices:
+    if shape.kind == "cuda" and gpus_in(node.get("Gres", ""), shape.type) < shape.devices:
         return False
-    cpus, memory_mib = _number(node.get("CPUTot", "")), _number(node.get("RealMemory", ""))
+    cpus, memory_mib = count_in(node.get("CPUTot", "")), count_in(node.get("RealMemory", ""))
     least_cpus = shape.cpus or (shape.devices if shape.kind == "cpu" else 0)
     return cpus >= least_cpus and memory_mib >= shape.memory_mib
-
-
-def gpus_of(gres: str, type: str = "") -> int:
-    """`gpu:4`, `gpu:h100:8(S:0-1)`, `gpu:a:2,gpu:b:2`: how many there are, of a type or of all."""
-    count = 0
-    for each in re.sub(r"\([^)]*\)", "", gres).split(","):
-        kind, *rest = each.split(":")
-        if kind == "gpu" and rest and (not type or (len(rest) > 1 and rest[0].lower() == type.lower())):
-            count += _number(rest[-1])
-    return count
-
-
-def _number(text: str) -> int:
-    return int(text) if texts.is_whole_number(text) else 0
-
-
-def limit_s(text: str) -> float | None:
-    """`1-02:00:00`, `02:00:00`, `30:00` or `30`, as Slurm writes times; None: no limit, or none that is
-    known."""
-    found = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", text)
-    if found is None:
-        return None
-    days, *clock = found.groups()
-    numbers = [int(each) for each in clock if each is not None]
-    if days is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, [*numbers, 0][:2]
-    return int(days or 0) * 86_400.0 + hours * 3600.0 + minutes * 60.0 + seconds
 
 
 def shape_in_words(shape: HostShape) -> str:

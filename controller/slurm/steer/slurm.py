@@ -8,15 +8,18 @@ way. Nothing here decides.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import secrets
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
 from cotenant.controller.slurm.steer.core.priorities import PriorityChange
 from cotenant.controller.slurm.steer.core.queue import (
@@ -48,8 +51,11 @@ _ERROR: Final = re.compile(r"^\w+: error: ", re.MULTILINE)
 _NO_ACCOUNTS: Final = ("accounting storage is disabled", "not running a supported accounting_storage")
 
 
-class SlurmProblem(Exception):
+class SlurmProblem(Problem):
     """Says in one line why Slurm could not be asked, or refused."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("unreachable", message, "is this a host of the cluster? try `sinfo`")
 
 
 class NoAccounting(SlurmProblem):
@@ -96,10 +102,8 @@ class Slurm:
         if os.geteuid() in (0, config.slurm_uid):
             return True
         try:
-            who = str(os.geteuid())
-            level = self._ask(
-                "sacctmgr", "-n", "-P", "show", "user", f"name={_name(who)}", "format=adminlevel"
-            )
+            who = f"name={_name(os.geteuid())}"
+            level = self._ask("sacctmgr", "-n", "-P", "show", "user", who, "format=adminlevel")
         except SlurmProblem:
             return False
         return level.strip() in ("Administrator", "Operator")
@@ -202,13 +206,11 @@ class Slurm:
             )
 
 
-def _name(uid: str) -> str:
-    import pwd
-
+def _name(uid: int) -> str:
     try:
-        return pwd.getpwuid(int(uid)).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return uid
+        return str(uid)
 
 
 def _end() -> str:
@@ -218,6 +220,4 @@ def _end() -> str:
 
 def _moment(at_s: float) -> str:
     """Formats a time as sacct takes it, in local time."""
-    from datetime import datetime
-
     return datetime.fromtimestamp(at_s).strftime("%Y-%m-%dT%H:%M:%S")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -29,29 +28,23 @@ from cotenant.controller.policies.base import Policy
 from cotenant.controller.present import screen
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.units import duration, local_time, plural
-from cotenant.controller.slurm.steer import (
-    ORDERS,
-    RunHistory,
-    Slurm,
-    SlurmConfig,
-    SlurmProblem,
+from cotenant.controller.slurm.steer.core.ordering import ORDERS
+from cotenant.controller.slurm.steer.slurm import Slurm, SlurmConfig, SlurmProblem
+from cotenant.controller.slurm.steer.steerer import (
+    FILE_HINT,
     Steerer,
+    Steering,
     Superseded,
-    Touched,
     TouchedFile,
-    TouchedProblem,
-    look,
     read,
     release_all,
 )
 from cotenant.controller.slurm.steer.verb_page import job_document, job_page, show_order, why_absent
 from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.system import paths
-from cotenant.controller.system.locks import LockTaken
 
 CHANGES_MAX: Final = 10_000
 INTERVAL_S_MIN: Final = 1.0
-FILE_HINT: Final = "name another with --state"
 
 OrderFlag = Annotated[
     str,
@@ -125,37 +118,23 @@ def slurm(
     """
     import click
 
-    context = click.get_current_context()
-    if context.invoked_subcommand is not None:
+    if click.get_current_context().invoked_subcommand is not None:
         return OK
     form = chosen_format(output, as_json)
     interval_s = max(duration_of("--interval", interval) or 30.0, INTERVAL_S_MIN)
     most = whole_number("--changes", changes, CHANGES_MAX)
-    policy, words = _policy(order), _words(partition)
-    with _asking():
-        programs = Slurm(os.environ)
-        config = programs.config()
-        history = _history(programs, since)
-        where = _state(state, config)
-        if dry_run:
-            touched, now_s = _read(where), time.time()
-            found = look(programs, policy, history, touched, partitions=words, most=most, now_s=now_s)
-            show_order(found, policy.name, form, history.note)
-            return OK
-        _check_rights(programs, config)
-        with _open_touched(where, config, order, partition) as file:
-            steerer = Steerer(
-                programs,
-                policy,
-                history,
-                file,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                partitions=words,
-                most=most,
-                interval_s=interval_s,
-            )
-            return _steer(steerer, file, config, policy.name, history, interval_s)
+    policy, programs = _policy(order), Slurm(os.environ)
+    config = programs.config()
+    steering = _steering(programs, policy, _words(partition), since, most)
+    where = _state(state, config)
+    if dry_run:
+        show_order(steering.look(read(where), time.time()), policy.name, form, steering.note)
+        return OK
+    _check_rights(programs, config)
+    with closing(TouchedFile(where)) as file:
+        file.write(cluster=config.cluster, order=order, partitions=_words(partition))
+        steerer = Steerer(steering, file, host=socket.gethostname(), pid=os.getpid(), interval_s=interval_s)
+        return _steer(steerer, config, interval_s)
 
 
 steer.add_command(slurm)
@@ -184,14 +163,11 @@ def explain(
     number = job.partition("_")[0]
     if not texts.is_whole_number(number):
         raise Problem("usage", f"{job!r} is not a job's number", "see squeue")
-    with _asking():
-        programs = Slurm(os.environ)
-        touched = _read(_state(state, programs.config()))
-        policy = _policy(order or touched.order or "sjf")
-        history = _history(programs, since)
-        words = _words(partition) or touched.partitions
-        now_s = time.time()
-        found = look(programs, policy, history, touched, partitions=words, most=CHANGES_MAX, now_s=now_s)
+    programs = Slurm(os.environ)
+    touched = read(_state(state, programs.config()))
+    policy = _policy(order or touched.order or "sjf")
+    words = _words(partition) or touched.partitions
+    found = _steering(programs, policy, words, since, CHANGES_MAX).look(touched, time.time())
     at = next((each for each in found.order.placed if each.job.job_id == int(number)), None)
     if at is None:
         raise why_absent(found, int(number))
@@ -207,16 +183,15 @@ def release(state: SteerStateFlag = "", as_json: JsonFlag = False) -> int:
     For example:
       cotenant steer slurm release
     """
-    with _asking():
-        programs = Slurm(os.environ)
-        config = programs.config()
-        _check_rights(programs, config)
-        with _open_touched(_state(state, config)) as file:
-            count = len(file.now.jobs)
-            left = release_all(programs, file, time.time())
-            if file.now.mark:
-                programs.remove_mark(file.now.mark)
-                file.forget_mark()
+    programs = Slurm(os.environ)
+    config = programs.config()
+    _check_rights(programs, config)
+    with closing(TouchedFile(_state(state, config))) as file:
+        count = len(file.now.jobs)
+        left = release_all(programs, file, time.time())
+        if file.now.mark:
+            programs.remove_mark(file.now.mark)
+            file.write(mark=0)
     done = {"touched": count, "left": left}
     lines = [f"{plural(count, 'job')} had been touched; {len(left)} could not be released"]
     show_change("steer slurm release", done, lines, "", as_json)
@@ -226,52 +201,44 @@ def release(state: SteerStateFlag = "", as_json: JsonFlag = False) -> int:
 # --- The loop ------------------------------------------------------------------------------------------
 
 
-def _steer(
-    steerer: Steerer,
-    file: TouchedFile,
-    config: SlurmConfig,
-    name: str,
-    history: RunHistory,
-    interval_s: float,
-) -> int:
+def _steer(steerer: Steerer, config: SlurmConfig, interval_s: float) -> int:
     """Until it is asked to end; the exit code."""
     said, has_begun = "", False
     try:
         steerer.begin(time.time())
         has_begun = True
         screen.tell(
-            f"steering {config.cluster} (Slurm {config.version}, {config.priority_type}) by {name}, every "
-            f"{duration(interval_s)}; touched jobs are listed in {file.path}"
+            f"steering {config.cluster} (Slurm {config.version}, {config.priority_type}) by "
+            f"{steerer.steering.policy.name}, every {duration(interval_s)}; touched jobs are listed in "
+            f"{steerer.file.path}"
         )
         if config.priority_type == "priority/basic":
             screen.tell("note: under priority/basic a new job stands first until the next round")
         while True:
             began_s = time.monotonic()
-            said = _round(steerer, history, said)
+            said = _round(steerer, said)
             time.sleep(max(interval_s - (time.monotonic() - began_s), 0.1))
     except KeyboardInterrupt:
         return _end(steerer, OK)  # Being asked to end is its ordinary end.
-    except Superseded as error:
+    except Superseded:
         if has_begun:
             _end(steerer, FAILED)
-        raise Problem(
-            "refused", str(error), "end that one first; or wait until its mark has expired"
-        ) from None
+        raise
 
 
-def _round(steerer: Steerer, history: RunHistory, said: str) -> str:
+def _round(steerer: Steerer, said: str) -> str:
     """Makes one round and prints what is new; returns what was printed last."""
     try:
         found = steerer.round(time.time())
     except SlurmProblem as problem:
-        line = f"no round: {problem}; trying again"
+        line = f"no round: {problem.message}; trying again"
     else:
         count = len(found.order.placed)
         line = f"{plural(count, 'job')} in order, {len(found.changes)} set"
         line += f", {len(found.refused)} refused: {found.refused[0]}" if found.refused else ""
         if not found.changes and not found.refused:
             line = ""
-    for note in (*steerer.notes, history.note):
+    for note in (*steerer.notes, steerer.steering.note):
         if note and note not in said:
             screen.tell(f"note: {note}")
             said += note
@@ -282,19 +249,15 @@ def _round(steerer: Steerer, history: RunHistory, said: str) -> str:
 
 
 def _end(steerer: Steerer, code: int) -> int:
+    hint = "run cotenant steer slurm release"
     try:
         left = steerer.end(time.time())
     except SlurmProblem as problem:
-        raise Problem(
-            "failed", f"the touched jobs were not released: {problem}", "run cotenant steer slurm release"
-        ) from None
+        why = f"the touched jobs were not released: {problem.message}"
+        raise Problem("failed", why, hint) from None
     if left:
         listed = ", ".join(map(str, left[:5]))
-        raise Problem(
-            "failed",
-            f"{plural(len(left), 'job')} could not be released ({listed})",
-            "run cotenant steer slurm release",
-        )
+        raise Problem("failed", f"{plural(len(left), 'job')} could not be released ({listed})", hint)
     screen.tell("every touched job has its own priority again")
     return code
 
@@ -312,8 +275,11 @@ def _policy(text: str) -> Policy:
     return registry.make(choice.name, choice.parameters)
 
 
-def _history(programs: Slurm, since: str) -> RunHistory:
-    return RunHistory(programs, time.time() - (duration_of("--since", since) or 0.0))
+def _steering(
+    programs: Slurm, policy: Policy, partitions: tuple[str, ...], since: str, most: int
+) -> Steering:
+    since_s = time.time() - (duration_of("--since", since) or 0.0)
+    return Steering(programs, policy, partitions=partitions, most=most, since_s=since_s)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -334,41 +300,3 @@ def _state(state: str, config: SlurmConfig) -> Path:
     if any(each.isspace() for each in str(path)):
         raise Problem("usage", f"{path}: white space cannot stand in the mark", FILE_HINT)
     return path
-
-
-def _read(path: Path) -> Touched:
-    try:
-        return read(path)
-    except TouchedProblem as problem:
-        raise Problem("failed", str(problem), FILE_HINT) from None
-
-
-@contextmanager
-def _open_touched(
-    path: Path, config: SlurmConfig | None = None, order: str = "", partition: str = ""
-) -> Iterator[TouchedFile]:
-    """The file of touched jobs, locked; with `config` it also says how this steerer orders them."""
-    try:
-        file = TouchedFile(path)
-    except LockTaken as taken:
-        hint = f"end pid {taken.pid} first" if taken.pid else "end that one first"
-        raise Problem("refused", f"{path}: another steerer on this machine has it", hint) from None
-    except TouchedProblem as problem:
-        raise Problem("failed", str(problem), FILE_HINT) from None
-    except OSError as error:
-        raise Problem("failed", f"{path}: {error.strerror}", FILE_HINT) from None
-    try:
-        if config is not None:
-            file.begin(config.cluster, order, _words(partition))
-        yield file
-    finally:
-        file.close()
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    """What Slurm cannot do leaves as a Problem."""
-    try:
-        yield
-    except SlurmProblem as problem:
-        raise Problem("unreachable", str(problem), "is this a host of the cluster? try `sinfo`") from None

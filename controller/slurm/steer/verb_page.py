@@ -9,7 +9,8 @@ from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, plural
-from cotenant.controller.slurm.steer import Placed, SteeringRound
+from cotenant.controller.slurm.steer.core.ordering import Placed
+from cotenant.controller.slurm.steer.steerer import SteeringRound
 
 NAME_CHARS: Final = 24
 

@@ -55,7 +55,7 @@ def fill(looked: LookedPolicy, params: Params) -> Mapping[str, Any]:
             PolicySetting(name, value_text(value), name in policies.given)
             for name, value in sorted(current.parameters.items())
         ],
-        "classes": classes_lines(classes)[1:] if classes is not None else [],
+        "classes": classes_lines(classes) if classes is not None else [],
         "chart": fan_chart(classes) if classes is not None and classes.pools else "",
         "organisations": [describe_organisation(each) for each in current.organisations or ()],
         "pairs": looked.pairs,

@@ -9,19 +9,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import (
-    AllocationState,
-    AllocationTerms,
-    DeviceId,
-    DeviceKind,
-    DeviceState,
-    ForkServers,
-    HostId,
-    HostState,
-    JobId,
-    OfCommand,
-    SharingMode,
-)
+from cotenant.controller import domain
 from cotenant.controller.knowledge import PairVerdict
 from cotenant.controller.performance import ProfilePoint
 from cotenant.controller.wire.clients.base import Done, Question, Reply
@@ -36,7 +24,7 @@ class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):
 
 class ChangeNode(Question[Done], frozen=True, kw_only=True, tag="change-node"):
     verb: Literal["drain", "resume", "lost"]
-    host_id: HostId
+    host_id: domain.HostId
 
 
 class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
@@ -87,24 +75,24 @@ class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    device_id: DeviceId = field(name="device")
-    kind: DeviceKind
+    device_id: domain.DeviceId = field(name="device")
+    kind: domain.DeviceKind
     type: str
     memory_mib: int
     reserve_mib: int
     planned_mib: int
     """The sum of its tenants' planned memory."""
     max_tenants: int
-    sharing: SharingMode
+    sharing: domain.SharingMode
     sharing_note: str
     cores: tuple[int, ...]
-    state: DeviceState
+    state: domain.DeviceState
     healthy: bool
     note: str
     reading: ReadingView | None = field(name="indicators", default=None)
     """The newest; None where nothing was ever read."""
-    jobs: tuple[JobId, ...] = ()
-    idle_jobs: tuple[JobId, ...] = ()
+    jobs: tuple[domain.JobId, ...] = ()
+    idle_jobs: tuple[domain.JobId, ...] = ()
     """Those of them that hold it idle."""
     parts: tuple[float, ...] = ()
     """Of each of these jobs, where the device is divided among them."""
@@ -121,8 +109,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
-    host: HostId
-    state: HostState
+    host: domain.HostId
+    state: domain.HostState
     reason: str
     heartbeat_age_s: float | None
     version: str
@@ -135,7 +123,7 @@ class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
     """Of its cores, by jobs that have them or get them next."""
     memory_asked_mib: int = 0
     """Of its main memory, likewise."""
-    fork_servers: ForkServers | None = None
+    fork_servers: domain.ForkServers | None = None
     """As it last said; None: it has not."""
     container_note: str = ""
     """Why a program of its for containers gives them no GPUs."""
@@ -180,7 +168,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     common."""
     user: str
     name: str
-    command: OfCommand[tuple[str, ...]]
+    command: domain.OfCommand[tuple[str, ...]]
     gpus: int
     hosts: int
     device_type: str
@@ -188,7 +176,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     is_complete: bool = field(name="complete")
     learned_at: Utc
     used: int
-    job_id: JobId = field(name="job")
+    job_id: domain.JobId = field(name="job")
     points: tuple[ProfilePoint, ...]
     modelled: tuple[ProfilePoint, ...] = ()
     accumulates: bool | None
@@ -204,7 +192,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     family: str = ""
     """The same for all profiles of one program with the same words and other numbers, on as many devices of
     one type; empty: not known."""
-    family_words: OfCommand[tuple[str, ...]] = ()
+    family_words: domain.OfCommand[tuple[str, ...]] = ()
     """The words of their commands with `#` for each number."""
     family_run_s: tuple[float, ...] = ()
     """How long the last runs of the family trained, in ascending order."""
@@ -278,7 +266,7 @@ ClusterReply = KnownProfiles | Nodes | Pairs | SharingReport | ControllerStatus
 class AddAllocations(Question[Done], frozen=True, kw_only=True, tag="add-allocations"):
     """Ask Slurm for hosts from now on, as jobs need them."""
 
-    terms: AllocationTerms
+    terms: domain.AllocationTerms
 
 
 class ChangeAllocations(Question[Done], frozen=True, kw_only=True, tag="change-allocations"):
@@ -299,8 +287,8 @@ class GetAllocationLog(Question["AllocationLog"], frozen=True, kw_only=True, tag
 class AllocationView(msgspec.Struct, frozen=True, kw_only=True):
     """A Slurm job that is an allocation."""
 
-    host: HostId
-    state: AllocationState
+    host: domain.HostId
+    state: domain.AllocationState
     slurm_id: str | None
     node: str | None
     why: str
@@ -320,7 +308,7 @@ class AllocationQueueView(JsonView, frozen=True, kw_only=True, tag="allocation-q
     """False: the controller has not asked Slurm since the queue was added or the controller started."""
     working: int
     coming: int
-    terms: AllocationTerms
+    terms: domain.AllocationTerms
     failures: int
     """Requests in a row that brought no host."""
     added_by: str

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from cotenant.controller.wire.clients import cluster, past
 from cotenant.controller.wire.clients.base import Done, Failure
-from cotenant.controller.wire.clients.cluster import (
-    AllocationReply,
-    AllocationRequest,
-    ClusterReply,
-    ClusterRequest,
-)
 from cotenant.controller.wire.clients.controllers import ControllersRequest, ControllersView
 from cotenant.controller.wire.clients.foresight import ForesightReply, ForesightRequest
 from cotenant.controller.wire.clients.jobs import JobReply, JobRequest
 from cotenant.controller.wire.clients.notices import NoticeReply, NoticeRequest
-from cotenant.controller.wire.clients.past import (
-    AccountingReply,
-    AccountingRequest,
-    TimelineReply,
-    TimelineRequest,
-)
 from cotenant.controller.wire.clients.policies import PolicyReply, PolicyRequest
 from cotenant.controller.wire.clients.reservations import ReservationReply, ReservationRequest
 from cotenant.controller.wire.clients.streams import StreamUsed, UseStream
@@ -29,28 +18,28 @@ from cotenant.controller.wire.clients.submissions import SnapshotHeld, SnapshotR
 AnyRequest = (
     JobRequest
     | SnapshotRequest
-    | AccountingRequest
+    | past.AccountingRequest
     | ForesightRequest
-    | ClusterRequest
+    | cluster.ClusterRequest
     | ControllersRequest
     | NoticeRequest
     | PolicyRequest
-    | TimelineRequest
-    | AllocationRequest
+    | past.TimelineRequest
+    | cluster.AllocationRequest
     | ReservationRequest
     | UseStream
 )
 AnyReply = (
     JobReply
     | SnapshotHeld
-    | AccountingReply
+    | past.AccountingReply
     | ForesightReply
-    | ClusterReply
+    | cluster.ClusterReply
     | ControllersView
     | NoticeReply
     | PolicyReply
-    | TimelineReply
-    | AllocationReply
+    | past.TimelineReply
+    | cluster.AllocationReply
     | ReservationReply
     | StreamUsed
     | Done

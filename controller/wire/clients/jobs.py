@@ -7,21 +7,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import (
-    ChangeVerb,
-    EtaKind,
-    ForOwner,
-    JobId,
-    JobMetric,
-    JobSpec,
-    LaunchKind,
-    OfCommand,
-    OwnersText,
-    Parts,
-    Phase,
-    PromiseState,
-    ResumeProof,
-)
+from cotenant.controller import domain
 from cotenant.controller.wire.clients.base import Done, Mentions, Question, Reply
 from cotenant.controller.wire.clients.submissions import Submit, Submitted
 from cotenant.controller.wire.times import Utc, wall_s
@@ -36,11 +22,11 @@ SubmissionKind = Literal["array", "function", "script", "command"]
 
 
 class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
-    job_ids: tuple[JobId, ...] = ()
+    job_ids: tuple[domain.JobId, ...] = ()
     """Empty: all. An array's number stands for all its tasks."""
     include_ended: bool = False
     user: str = ""
-    states: tuple[Phase, ...] = ()
+    states: tuple[domain.Phase, ...] = ()
     """Empty: all. One in which jobs have ended lists those."""
     limit: int = 10_000
     page: int = 0
@@ -66,16 +52,16 @@ class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
 
 
 class ShowJob(Question["Shown"], frozen=True, kw_only=True, tag="show"):
-    job_id: JobId
+    job_id: domain.JobId
 
 
 class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
-    job_id: JobId
+    job_id: domain.JobId
 
 
 class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
-    verb: ChangeVerb
-    job_ids: tuple[JobId, ...]
+    verb: domain.ChangeVerb
+    job_ids: tuple[domain.JobId, ...]
     interrupt: bool = False
     """With `cancel`: as Ctrl-C on a terminal does. Jobs on devices get SIGINT and `INTERRUPT_S` to end."""
 
@@ -83,7 +69,7 @@ class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
 class SetJobs(Question[Done], frozen=True, kw_only=True, tag="set"):
     """Change the options of jobs, all of them or none."""
 
-    job_ids: tuple[JobId, ...]
+    job_ids: tuple[domain.JobId, ...]
     changes: dict[str, str | int | float | None]
     """By the option's name; None: as if the user had not given it."""
 
@@ -91,14 +77,14 @@ class SetJobs(Question[Done], frozen=True, kw_only=True, tag="set"):
 class WaitJobs(Question["Jobs"], frozen=True, kw_only=True, tag="wait"):
     """Answered when all have ended, or after `timeout_s` with what is known then."""
 
-    job_ids: tuple[JobId, ...]
+    job_ids: tuple[domain.JobId, ...]
     timeout_s: float = 30.0
     first: bool = False
     """Answered as soon as one has ended, with those that have, or after `timeout_s` with none."""
 
 
 class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log"):
-    job_id: JobId
+    job_id: domain.JobId
     attempt: int | None = None
     """None: the newest."""
     rank: int = 0
@@ -112,7 +98,7 @@ class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log")
 class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
     """Asks when jobs start and end."""
 
-    job_ids: tuple[JobId, ...] = ()
+    job_ids: tuple[domain.JobId, ...] = ()
     """Empty: all that have not ended."""
 
 
@@ -135,9 +121,9 @@ class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
 class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
     """When a job starts and ends."""
 
-    job_id: JobId = field(name="job")
+    job_id: domain.JobId = field(name="job")
     name: str
-    phase: Phase = field(name="state")
+    phase: domain.Phase = field(name="state")
     start: EtaTimes | None
     """None: it has started, or nobody can say."""
     finish: EtaTimes | None
@@ -167,7 +153,7 @@ class PromisedEndView(msgspec.Struct, frozen=True, kw_only=True):
     """The end that a job was promised, and what has become of it."""
 
     by_at: Utc
-    state: PromiseState
+    state: domain.PromiseState
     why: str | None = None
     """Why it was broken, or is void."""
     devices: tuple[str, ...] = ()
@@ -224,7 +210,7 @@ class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
     """Least and greatest index of its tasks."""
     last: int
     tasks: int
-    by_state: dict[Phase, int]
+    by_state: dict[domain.Phase, int]
     """How many tasks are in each state, those included that only the journal knows."""
 
 
@@ -245,10 +231,10 @@ class IdleView(msgspec.Struct, frozen=True, kw_only=True):
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """A job as its users see it."""
 
-    job_id: JobId = field(name="job")
+    job_id: domain.JobId = field(name="job")
     name: str
     user: str
-    phase: Phase = field(name="state")
+    phase: domain.Phase = field(name="state")
     reason: str
     reason_code: str
     reason_jobs: Mentions = ()
@@ -274,9 +260,9 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     speedups_source: str | None = None
     """profile, seen (its own steps), like jobs, or assumed."""
     devices: tuple[str, ...]
-    co_tenants: tuple[JobId, ...]
+    co_tenants: tuple[domain.JobId, ...]
     """Sharing a device right now."""
-    co_tenants_ever: tuple[JobId, ...]
+    co_tenants_ever: tuple[domain.JobId, ...]
     sub_batch: int | None
     accumulation_steps: int
     accumulation_steps_ever: tuple[int, ...]
@@ -286,30 +272,30 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     iterations: int | None
     total_steps: int | None = None
     """As far as could be seen of its script."""
-    total_note: ForOwner[str | None] = None
+    total_note: domain.ForOwner[str | None] = None
     """What that rests on, or why it was not seen."""
     batch_rows: int | None = None
     """Per worker, as said or seen; null: not known, so it stays whole."""
-    batch_note: ForOwner[str | None] = None
+    batch_note: domain.ForOwner[str | None] = None
     """Where that was seen, or why it is not known; null of a batch size that came with the submission."""
     step_s: float | None
-    loss: ForOwner[float | None]
-    metrics: ForOwner[tuple[JobMetric, ...]] = ()
+    loss: domain.ForOwner[float | None]
+    metrics: domain.ForOwner[tuple[domain.JobMetric, ...]] = ()
     """The last of each name that it has told, the loss among them; of the newest attempt that told any."""
-    parameters: OfCommand[dict[str, str]] = field(default_factory=dict)
+    parameters: domain.OfCommand[dict[str, str]] = field(default_factory=dict)
     """Names and values that a grid gave it."""
-    link: ForOwner[str | None] = None
+    link: domain.ForOwner[str | None] = None
     """Its page elsewhere: as its user says, else as it has printed."""
     output_lost: str | None = None
     """What of its output could not be written, to its log or to the file of `--output`; null: nothing."""
     resumable: bool
-    resumable_note: ForOwner[str | None] = None
-    resume_proof: ResumeProof = "unproven"
+    resumable_note: domain.ForOwner[str | None] = None
+    resume_proof: domain.ResumeProof = "unproven"
     """Whether resumes of its kind, the same command and code, have come out as they had been left."""
     resumes_proven: int = 0
     """How many of its kind have."""
     accumulates: bool = False
-    accumulates_note: ForOwner[str | None] = None
+    accumulates_note: domain.ForOwner[str | None] = None
     durable_step: int
     preemptions: int
     futile_preemptions: int = 0
@@ -375,7 +361,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     @property
     def is_given_up(self) -> bool:
         """Held after too many failures: it waits for a person, who may be waiting for it."""
-        return self.phase is Phase.HELD and self.reason_code in GIVEN_UP
+        return self.phase is domain.Phase.HELD and self.reason_code in GIVEN_UP
 
 
 class JobRow(JobView, frozen=True, kw_only=True, tag="job/1", omit_defaults=True):
@@ -388,10 +374,10 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
 
     attempt: int
     devices: tuple[str, ...]
-    co_tenants: tuple[JobId, ...]
+    co_tenants: tuple[domain.JobId, ...]
     accumulation_steps: int
     """The last that its ranks said; as ordered, if they have not said any."""
-    parts: tuple[Parts, ...] = ()
+    parts: tuple[domain.Parts, ...] = ()
     """From which step on its ranks cut their batches into how many; empty: they have not said."""
     equivalent: bool = False
     """By its end, parts of the job's batches had drawn other random numbers than whole ones."""
@@ -402,8 +388,8 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     exact: bool | None = None
     proven: int = 0
     """So many steps after its resume came out as in the attempt before."""
-    launch: LaunchKind = ""
-    launch_why: OwnersText = ""
+    launch: domain.LaunchKind = ""
+    launch_why: domain.OwnersText = ""
     """Why not warm."""
     start_step: int = 0
     first_step: int | None
@@ -438,11 +424,11 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
         return wall_s(self.ended_at)
 
 
-class SpecView(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="job-spec/1"):
+class SpecView(domain.JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="job-spec/1"):
     """What the user asked for, as it was submitted."""
 
 
-def spec_view(spec: JobSpec) -> SpecView:
+def spec_view(spec: domain.JobSpec) -> SpecView:
     return SpecView(**msgspec.structs.asdict(spec))
 
 
@@ -456,19 +442,19 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     profile_given: bool = False
     """It came with the submission, or from a like job before it."""
     throughput: ThroughputView | None = None
-    copies: ForOwner[tuple[str, ...]] = ()
+    copies: domain.ForOwner[tuple[str, ...]] = ()
     """Where the newest attempt's hosts have the job's copies of its snapshot, as `HOST:FOLDER`."""
-    verbs: tuple[ChangeVerb, ...] = ()
+    verbs: tuple[domain.ChangeVerb, ...] = ()
     """Changes that the asker may ask for now."""
     settable: dict[str, str | int | float | None] = field(default_factory=dict)
     """Options that the asker may set now, with their present values."""
-    told: ForOwner[str | None] = None
+    told: domain.ForOwner[str | None] = None
     """Of what the owner is told, by which ways, and what became of the last message; None: of nothing."""
 
 
 class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
-    job_id: JobId = field(name="job")
-    phase: Phase = field(name="state")
+    job_id: domain.JobId = field(name="job")
+    phase: domain.Phase = field(name="state")
     reason: str
     reason_code: str
     lines: tuple[str, ...]
@@ -492,7 +478,7 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     """Of a page: `after` of the next one; 0: there is none."""
     next_before: tuple[float, int] | None = None
     """Of a page of ended jobs: `before` of the next one; None: there is none."""
-    by_state: dict[Phase, int] = field(default_factory=dict)
+    by_state: dict[domain.Phase, int] = field(default_factory=dict)
     """How many jobs match in each state, on all pages together; empty where that was not asked for."""
     forgotten_jobs: int = 0
     """Ended jobs that only the journal knows: they are in no list, and have answers by number."""
@@ -513,7 +499,7 @@ class Explained(Reply, frozen=True, kw_only=True, tag="explained"):
 
 
 class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
-    job_id: JobId
+    job_id: domain.JobId
     attempt: int
     rank: int
     data: bytes
@@ -532,7 +518,7 @@ class EtaScoreView(JsonView, frozen=True, kw_only=True, tag="eta-score/1"):
     """How good the intervals were that were told under one policy, of those that are kept."""
 
     policy: str
-    kind: EtaKind
+    kind: domain.EtaKind
     current: bool
     predictions: int
     """Calibrated ones; only these count below."""

@@ -22,8 +22,10 @@ import numpy.typing as npt
 from cotenant.controller.models.interference import model_file, predictor
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import DEFAULT_XI, InterferenceModel, pair_timing
-from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, select_columns
-from cotenant.controller.training import interference as training
+from cotenant.controller.training import boosting
+from experiments.castor.interference import training
+from experiments.castor.interference.errors import Both, predictions
+from experiments.castor.interference.pair_rows import PairRows, part, read, select_columns
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE / "predictor"

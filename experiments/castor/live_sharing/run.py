@@ -20,13 +20,13 @@ import psutil
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.cli.demo.report import timeline_of
 from cotenant.controller.client.connection import Client
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.timeline import Timeline
 from cotenant.controller.wire import clients as wire
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import marks_of
+from experiments.castor.live_sharing.picture import picture_of
 from experiments.shared.live.run import DEVICES, JobRow, Play, Say, job_row, no_job_left
 from experiments.shared.live.schedule import Arrival
 
@@ -112,7 +112,7 @@ def run_live(
         play.play(lambda rows: keep(msgspec.structs.replace(so_far, rows=rows)))
         shown.sort(key=lambda one: one.job.submitted_s)
         changes = [(at_s, so_far.label)]
-        drawn = timeline_of(shown, client.ask(wire.ListNodes()).nodes, changes, f"{DEVICES} CPU slots")
+        drawn = picture_of(shown, client.ask(wire.ListNodes()).nodes, changes, f"{DEVICES} CPU slots")
         pairs = client.ask(wire.ListPairs()).pairs
     done = msgspec.structs.replace(
         so_far,

@@ -16,7 +16,7 @@ from tests.ports import free_port
 ROOT = Path(__file__).resolve().parents[3]
 TRAINED = Path(__file__).with_name("scripts") / "trained.py"
 STEPS = 3
-WORKLOADS = ROOT / "controller" / "cli" / "demo" / "workloads"
+WORKLOADS = ROOT / "examples" / "demo"
 EXAMPLES = sorted((ROOT / "examples" / "training").glob("*.py"))
 DEMO = sorted(path for path in WORKLOADS.glob("*.py") if "__main__" in path.read_text())
 NEEDS_SKLEARN = {path.stem for path in (*EXAMPLES, *DEMO)} - {"language_model"}

@@ -23,13 +23,9 @@ READS = {
     "a journal for whatif": ("whatif", "--journal", "{}.sqlite"),
     "a journal to export": ("predictor", "export", "pairs.csv", "--journal", "{}.sqlite"),
     "a model": ("predictor", "show", "{}.json"),
-    "a model to judge": ("predictor", "evaluate", "{}.json", "--pairs", "pairs.csv"),
     "a learned order": ("sim", "run", "philly/51b7ef", "--jobs", "2", "--policy", "scorer:model={}.json"),
-    "a trade-off": ("pcs", "set", "{}.json#p1"),
+    "a trade-off": ("policy", "set", "pcs", "config={}.json#p1"),
     "demand": ("forecast", "evaluate", "{}.csv"),
-    "a trace to learn from": ("policy", "train", "scorer", "--trace", "{}.csv", "--out", "order.json"),
-    "pairs": ("predictor", "train", "--pairs", "{}.csv", "--out", "model.json"),
-    "packed pairs": ("predictor", "train", "--pairs", "{}.csv.gz", "--out", "model.json"),
 }
 CONTENTS: dict[str, bytes] = {
     "empty": b"",
@@ -84,5 +80,6 @@ def test_a_model_that_is_not_there_stops_a_controller_before_it_starts(
     result = cotenant(verb, "--predictor", "nowhere.json")
     assert (result.code, result.out) == (3, ""), result.err
     assert result.err == (
-        "error[not-found]: nowhere.json: there is no such file; `cotenant predictor train` makes one\n"
+        "error[not-found]: nowhere.json: there is no such file; "
+        "`python -m experiments.castor.predictor train` makes one\n"
     )

@@ -98,7 +98,15 @@ MEANT = {
     ),
     "an option without a verb": ("--user ada", "try `cotenant VERB --user ada`"),
     "a near miss of Slurm's": ("scancle 7", "there is no verb 'scancle'; did you mean `cotenant cancel`?"),
+    "a part that is a program now": (
+        "predictor train --pairs a.csv",
+        "no verb 'predictor train'; `python -m experiments.castor.predictor train`, in the source folder",
+    ),
     "what there is not": ("salloc -n 1", "no verb 'salloc'; `cotenant shell` waits for devices"),
+    "what was a verb": (
+        "pcs front philly/0e4a51",
+        "no verb 'pcs'; `cotenant policy tune pcs TRACE` searches",
+    ),
 }
 
 

@@ -172,9 +172,9 @@ def test_top_draws_no_row_that_is_none(replies: ModuleType) -> None:
     decisions = wire.Decisions(request_id=0, decisions=(decision,), now_s=1.0, wall_s=1.0)
     plain = Moment(replies.status(), replies.nodes(replies.node()), jobs, decisions)
     bad = Moment(*(poisoned(each) for each in plain))
-    shown = top_page(bad, None, None, HOSTILE)
+    shown = top_page(bad, None)
     assert visible(shown)
-    assert len(shown.splitlines()) == len(top_page(plain, None, None, "no answer").splitlines())
+    assert len(shown.splitlines()) == len(top_page(plain, None).splitlines())
 
 
 def test_json_keeps_the_words_themselves(hostile: StandIn, cotenant: Cotenant) -> None:

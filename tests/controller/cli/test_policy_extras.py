@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,27 @@ def test_policy_set_refuses_it_and_says_what_to_install(
     result = cotenant("policy", "set", "lazer")
     assert result.code == 2
     assert 'pip install ".[bo]"' in result.err
+
+
+def test_policy_set_takes_a_configuration_from_a_file_and_words_go_before_it(
+    controller: Any, replies: ModuleType, cotenant: Any, tmp_path: Path
+) -> None:
+    defaults = registry.defaults("pcs")
+    pcs = wire.PolicyOffer(policy="pcs", about="", current=False, available=True, defaults=defaults)
+    controller.says(wire.GetPolicy, msgspec.structs.replace(replies.policy(), offers=(pcs,)))
+    controller.says(wire.SetPolicy, wire.Done(request_id=0))
+    one = {"class_thresholds": [1000, "inf"], "class_rates": [0.9, 0.1], "delta": 0.3}
+    front = tmp_path / "front.json"
+    front.write_text(json.dumps({"configs": {"p01": {**one, "class_thresholds": [7, "inf"]}, "p02": one}}))
+    assert cotenant("policy", "set", "pcs", f"config={front}#p02", "delta=0.5", "elastic=true").code == 0
+    (request,) = controller.asked_for(wire.SetPolicy)
+    assert request.name == "pcs"
+    assert request.parameters == {
+        "thresholds_gpu_s": "1000", "weights": "0.9,0.1", "zeta_min": 0.01, "delta": 0.5, "elastic": True,
+    }  # fmt: skip
+    result = cotenant("policy", "set", "pcs", f"config={front}#p03")
+    assert result.code == 2 and "name one of its configurations after a #: p01, p02" in result.err
+    assert cotenant("policy", "set", "castor", f"config={front}#p02").code == 2, "it has no form of its own"
 
 
 def offer(name: str, heading: str, choose: str, *, current: bool = False) -> wire.PolicyOffer:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
+import pty
+import re
+import signal
+import termios
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
-from textual.widgets import Input, Static
+from rich.console import Console
 
-from cotenant.controller.cli.cluster.top_screen import TopScreen
-from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
+from cotenant.controller.cli.cluster import top_live
+from cotenant.controller.cli.cluster.top_screen import KEYS, TopScreen
 from cotenant.controller.client.connection import Refusal, Unreachable
 from cotenant.controller.domain import JobId
 from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.top_page import Moment
 from cotenant.controller.wire import clients as wire
 
-LONG_S = 3600.0
 HOSTILE = "[bold red]x[/] \\x1b[31m"
+SMALL, LARGE = (80, 24), (200, 50)
 
 
 class Played:
@@ -34,8 +38,11 @@ class Played:
         self.shown: list[str] = []
         self.looks = 0
         self.threads: set[int] = set()
+        self.before_look: Callable[[], object] = lambda: None
+        self.page = "all about job {}"
 
     def look(self) -> Moment:
+        self.before_look()
         self.threads.add(threading.get_ident())
         self.looks += 1
         if self.silent:
@@ -47,7 +54,7 @@ class Played:
         if self.silent:
             raise Unreachable("gone")
         self.shown.append(job_id)
-        return f"all about job {job_id}"
+        return self.page.format(job_id)
 
     def log(self, job_id: JobId) -> str:
         self.threads.add(threading.get_ident())
@@ -76,165 +83,158 @@ def played(replies: ModuleType) -> Played:
     )
 
 
-Scene = Callable[[TopScreen, Pilot[int]], Awaitable[None]]
-
-
-def act(played: Played, scene: Scene, size: tuple[int, int] = (80, 24)) -> TopScreen:
-    app = TopScreen(played, played.moment, LONG_S)
-
-    async def run() -> None:
-        async with app.run_test(size=size, notifications=True) as pilot:
-            await settled(app, pilot)
-            await scene(app, pilot)
-
+def at_once(question: Callable[[], Any]) -> Future[Any]:
+    """Another thread that has answered before anybody looks."""
+    answer: Future[Any] = Future()
     try:
-        asyncio.run(run())
-    finally:
-        app.close()
-    return app
+        answer.set_result(question())
+    except (Unreachable, Refusal) as error:
+        answer.set_exception(error)
+    return answer
 
 
-async def settled(app: TopScreen, pilot: Pilot[int]) -> None:
-    """All that was asked for has been answered and drawn; looks go on, and a question to a person."""
-    while True:
-        await pilot.pause()
-        await pilot.pause()  # What a first pause has drawn may have another size.
-        waits = {"_follow", *(("action_change",) if isinstance(app.screen, ChangeQuestion) else ())}
-        if not [each for each in app.workers if each.name not in waits and each.is_running]:
-            return
+class Seen:
+    """The screen, and somebody who looks at it after each key."""
+
+    def __init__(self, played: Played, size: tuple[int, int] = SMALL) -> None:
+        self.screen, self.size = TopScreen(played, played.moment, at_once, lambda: 0.0), size
+        self.text = ""
+        self.press()
+
+    def press(self, *keys: str) -> str:
+        """What is seen after these keys."""
+        note = ""
+        for key in (*keys, ""):
+            self.screen.press(key)
+            self.screen.take_answers()
+            lines = [line.plain for line in self.screen.lines(*self.size)]
+            assert len(lines) <= self.size[1] and max(map(len, lines)) <= self.size[0]
+            note = self.text  # A word to the person goes with the next key.
+            self.text = "\n".join(lines)
+        return note if keys else self.text
+
+    def jobs(self) -> list[str]:
+        """The jobs in the order in which they are seen."""
+        return re.findall(r"^(\d+)  ", self.text, re.MULTILINE)
+
+    def cursor(self) -> str:
+        """The line of the cursor."""
+        (line,) = [
+            each for each in self.screen.lines(*self.size) if any(s.style == "reverse" for s in each.spans)
+        ]
+        return line.plain
 
 
-async def pressed(app: TopScreen, pilot: Pilot[int], *keys: str) -> None:
-    await pilot.press(*keys)
-    await settled(app, pilot)
-
-
-async def looked(app: TopScreen, pilot: Pilot[int], played: Played) -> None:
-    before = played.looks
-    await pilot.press("space")
-    while played.looks == before:
-        await pilot.pause(0.01)
-    await settled(app, pilot)
-
-
-def text_of(app: TopScreen) -> str:
-    rows = app.screen_stack[-1]._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in row) for row in rows)
-
-
-def table(app: TopScreen, name: str) -> PaneTable:
-    return app.screen_stack[0].query_one(f"#{name}", PaneTable)
-
-
-@pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 12), (40, 10)])
+@pytest.mark.parametrize("size", [SMALL, LARGE, (60, 12), (40, 10)])
 def test_devices_jobs_and_keys_are_seen_on_any_screen(played: Played, size: tuple[int, int]) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        text = text_of(app)
-        for wanted in ("Devices (2", "h/cpu0", "Jobs (2 on devices", "running", "q Quit"):
-            assert wanted in text, wanted
-        assert "policy cas" in text
-
-    act(played, scene, size)
+    text = Seen(played, size).text
+    for wanted in ("Devices (2", "h/cpu0", "Jobs (2 on devices", "running", "q Quit"):
+        assert wanted in text, wanted
+    assert "policy cas" in text
 
 
 def test_another_size_is_followed(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        narrow = table(app, "jobs").pane.titles
-        await pilot.resize_terminal(200, 50)
-        await settled(app, pilot)
-        assert set(narrow) < set(table(app, "jobs").pane.titles), "more columns where there is room"
-        assert table(app, "decisions").display
-
-    act(played, scene)
+    seen = Seen(played)
+    narrow = set(re.findall("[A-Z]{2,}", seen.text))
+    assert "Decided last" not in seen.text
+    seen.size = LARGE
+    seen.press("")
+    assert narrow < set(re.findall("[A-Z]{2,}", seen.text)), "more columns where there is room"
+    assert "Decided last" in seen.text
 
 
 def test_names_are_no_markup(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        assert "[bold red]" in text_of(app)
-        await pressed(app, pilot, "G", "c")
-        assert "[bold red]x[/]" in text_of(app)
-
-    act(played, scene, (120, 24))
+    seen = Seen(played, (120, 24))
+    assert "[bold red]" in seen.text
+    assert "(" + HOSTILE + ")" in seen.press("G", "c")
 
 
 def test_details_follow_the_cursor_and_escape_closes_them(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        await pressed(app, pilot, "enter")
-        assert "all about job 1" in text_of(app)
-        await pressed(app, pilot, "down")
-        assert "all about job 2" in text_of(app) and "all about job 1" not in text_of(app)
-        await pressed(app, pilot, "escape")
-        assert "all about job" not in text_of(app)
-        asked = len(played.shown)
-        await pressed(app, pilot, "down")
-        assert len(played.shown) == asked, "nobody sees it, so nobody asks"
-        await pressed(app, pilot, "shift+tab", "enter")
-        assert "h/cpu0" in text_of(app) and played.shown[-2:] == ["1", "2"], "a device's tenants"
-
-    act(played, scene)
-    assert threading.get_ident() not in played.threads and len(played.threads) == 1
+    seen = Seen(played)
+    assert "all about job 1" in seen.press("enter")
+    text = seen.press("down")
+    assert "all about job 2" in text and "all about job 1" not in text
+    assert "all about job" not in seen.press("escape")
+    asked = len(played.shown)
+    seen.press("down")
+    assert len(played.shown) == asked, "nobody sees it, so nobody asks"
+    assert "h/cpu0" in seen.press("shift+tab", "enter") and played.shown[-2:] == ["1", "2"], "its tenants"
 
 
 def test_the_end_of_a_log_stands_in_place_of_the_details(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        await pressed(app, pilot, "l")
-        assert "log of job 1, its end" in text_of(app) and "the end of log 1" in text_of(app)
-        await pressed(app, pilot, "down")
-        assert "the end of log 2" in text_of(app), "it follows the cursor"
-        await pressed(app, pilot, "enter")
-        assert "all about job 2" in text_of(app) and "the end of log" not in text_of(app)
+    seen = Seen(played)
+    text = seen.press("l")
+    assert "log of job 1, its end" in text and "the end of log 1" in text
+    assert "the end of log 2" in seen.press("j"), "it follows the cursor"
+    text = seen.press("enter")
+    assert "all about job 2" in text and "the end of log" not in text
 
-    act(played, scene)
+
+def test_long_details_are_read_page_by_page(played: Played) -> None:
+    played.page = "\n".join(f"line {at}" for at in range(40))
+    seen = Seen(played)
+    assert "line 0\n" in seen.press("enter")
+    text = seen.press("pagedown", "pagedown")
+    assert "line 0\n" not in text and "line 20" in text
+    assert "line 0\n" in seen.press("pageup", "pageup", "pageup")
 
 
 def test_a_legend_says_what_columns_mean(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        words = app.query_one("#legend", Static)
-        assert "SMACT: multiprocessors (cores) at work" in str(words.render())
-        assert "WITH: who shares the job's devices" in str(words.render())
-        shown = words.display
-        await pressed(app, pilot, "i")
-        assert words.display is not shown
+    seen = Seen(played, (140, 40))
+    words = " ".join(seen.text.split())
+    assert "SMACT: multiprocessors (cores) at work" in words
+    assert "WITH: who shares the job's devices" in words
+    assert "SMACT:" not in seen.press("i")
+    assert "SMACT:" in seen.press("i")
 
-    act(played, scene, (140, 40))
+
+def test_all_keys_are_named_when_asked_for(played: Played) -> None:
+    seen = Seen(played, (80, 50))
+    text = seen.press("?")
+    assert all(key in text and what in text for key, what, _ in KEYS)
+    assert "Close details" not in seen.press("?")
+
+
+def test_decisions_are_opened_and_closed(played: Played) -> None:
+    seen = Seen(played)
+    assert "Decided last" in seen.press("d")
+    seen.press("tab")
+    assert "Decided last" not in seen.press("d")
+    assert "running" in seen.cursor(), "the cursor is where something is"
 
 
 def test_a_filter_is_kept_until_escape(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        await pressed(app, pilot, "slash", *"behind", "enter")
-        assert len(table(app, "jobs").pane.rows) == 57
-        await looked(app, pilot, played)
-        assert len(table(app, "jobs").pane.rows) == 57 and app.query_one("#filter", Input).display
-        await pressed(app, pilot, "escape")
-        assert len(table(app, "jobs").pane.rows) == 59
-        assert app.focused is table(app, "jobs"), "keys work again"
-
-    act(played, scene)
+    seen = Seen(played)
+    assert ": 57 of 59 with 'behind'" in seen.press("/", *"behindx", "backspace", "enter")
+    seen.press("space")
+    assert "57 of 59" in seen.text and "/behind" in seen.text
+    seen.press("escape")
+    assert "with 'behind'" not in seen.text and "/behind" not in seen.text
+    seen.press("s")
+    assert "▲" in seen.text, "keys work again"
 
 
-def test_sorting_by_key_and_by_a_click(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        jobs = table(app, "jobs")
-        await pressed(app, pilot, "s", "r")
-        assert [row.key for row in jobs.pane.rows][:2] == ["59", "58"]
-        assert jobs.selected == "1", "the cursor stays on its job"
-        await pilot.click("#jobs", offset=(2, 1))
-        await settled(app, pilot)
-        assert [row.key for row in jobs.pane.rows][:2] == ["1", "2"]
-
-    act(played, scene)
+def test_sorting_by_key(played: Played) -> None:
+    seen = Seen(played)
+    seen.press("s", "r")
+    assert "JOB ▼" in seen.text
+    assert seen.cursor().startswith("1 "), "the cursor stays on its job"
+    seen.press("g")
+    assert seen.jobs()[:2] == ["59", "58"]
+    seen.press("r")
+    assert seen.cursor().startswith("59 ")
 
 
 def test_the_cursor_stays_on_its_job_when_others_go(played: Played, replies: ModuleType) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        await pressed(app, pilot, "G")
-        assert table(app, "jobs").selected == "59" and table(app, "jobs").scroll_y > 0
-        at = table(app, "jobs").scroll_y
-        played.moment = played.moment._replace(jobs=replies.jobs(*played.moment.jobs.jobs[1:]))
-        await looked(app, pilot, played)
-        assert table(app, "jobs").selected == "59" and table(app, "jobs").scroll_y >= at - 1
-
-    act(played, scene)
+    seen = Seen(played)
+    seen.press("G")
+    assert seen.cursor().startswith("59 ") and "1" not in seen.jobs(), "rows before it are gone from sight"
+    played.moment = played.moment._replace(jobs=replies.jobs(*played.moment.jobs.jobs[1:]))
+    seen.press("space")
+    assert seen.cursor().startswith("59 ")
+    played.moment = played.moment._replace(jobs=replies.jobs(*played.moment.jobs.jobs[:-1]))
+    seen.press("space")
+    assert seen.cursor().startswith("58 "), "or near where it was"
 
 
 ANSWERS = {
@@ -253,17 +253,8 @@ ANSWERS = {
 def test_nothing_is_changed_without_a_yes(
     played: Played, keys: tuple[str, ...], wanted: list[tuple[str, str]]
 ) -> None:
-    said: list[str] = []
-
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        for key in keys:
-            await pilot.press(key)
-            await pilot.pause()
-        await settled(app, pilot)
-        said.append(text_of(app))
-        assert not isinstance(app.screen, ChangeQuestion)
-
-    act(played, scene)
+    seen = Seen(played)
+    said = seen.press(*keys)
     assert played.changes == wanted
     told = {
         "cancel 1": "cancel was asked for",
@@ -271,41 +262,65 @@ def test_nothing_is_changed_without_a_yes(
         "cancel 2": "it is not yours",
     }
     for verb, job in wanted:
-        assert told[f"{verb} {job}"] in said[0]
+        assert told[f"{verb} {job}"] in said
+    assert "any other key: no" not in said
+    assert played.looks == bool(wanted), "what it has changed is seen"
+
+
+def test_why_not_is_said(played: Played) -> None:
+    seen = Seen(played)
+    assert "job 1 is on devices; only waiting jobs can be held" in seen.press("h")
+    assert "select a job first" in seen.press("shift+tab", "c")
 
 
 def test_the_question_says_what_will_happen(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        await pilot.press("c")
-        await pilot.pause()
-        text = " ".join(text_of(app).split())
-        assert "Cancel job 1 (train) of ada?" in text and "checkpoint of step 30" in text
-
-    act(played, scene)
+    text = " ".join(Seen(played).press("c").split())
+    assert "Cancel job 1 (train) of ada?" in text and "checkpoint of step 30" in text
+    small = Seen(played, (40, 12)).press("c")
+    assert "Cancel job 1" in small and "y: yes, cancel it" in small, "whole on a small screen"
 
 
 def test_a_lost_connection_is_said_and_the_screen_stays(played: Played) -> None:
-    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
-        await pressed(app, pilot, "enter")
-        played.silent = True
-        await looked(app, pilot, played)
-        assert "! no answer from the controller" in text_of(app)
-        assert "all about job 1" in text_of(app) and "running" in text_of(app)
-        played.silent = False
-        await looked(app, pilot, played)
-        assert "no answer" not in text_of(app)
-        assert not app.screen.query_one("#trouble", Static).display
-
-    act(played, scene)
+    seen = Seen(played)
+    seen.press("enter")
+    played.silent = True
+    text = seen.press("space", "space")
+    assert "! no answer from the controller" in text
+    assert "all about job 1" in text and "running" in text
+    played.silent = False
+    assert "no answer" not in seen.press("space")
 
 
-def test_q_quits_and_ctrl_c_interrupts(played: Played) -> None:
-    results: list[Any] = []
-    for key in ("q", "ctrl+c"):
+def test_what_a_terminal_sends_are_keys() -> None:
+    sent = "q\x1b[A\x1bOB\x1b[6~\x1b\r\x7f \x1b[Zä\x1b[99z\x01"
+    wanted = ["q", "up", "down", "pagedown", "escape", "enter", "backspace", "space", "shift+tab", "ä"]
+    assert top_live.keys_of(sent) == wanted
 
-        async def scene(app: TopScreen, pilot: Pilot[int], key: str = key) -> None:
-            await pilot.press(key)
 
-        app = act(played, scene)
-        results.append((app.return_code, app.return_value))
-    assert results == [(0, None), (0, 2)]
+def test_on_a_terminal_it_looks_and_obeys_and_leaves_the_terminal_as_it_was(
+    played: Played,
+) -> None:
+    """Keys are typed once a look has been answered, which another thread has done."""
+    ours, its = pty.openpty()
+    with os.fdopen(its, "r+b", buffering=0) as raw, os.fdopen(os.dup(its)) as typed:
+        before = termios.tcgetattr(raw)
+        played.before_look = lambda: os.write(ours, b"q")
+        with open(os.devnull, "w") as out:
+            top_live.run(
+                played,
+                played.moment,
+                0.01,
+                Console(file=out, force_terminal=True, width=80, height=24),
+                typed,
+            )
+        assert termios.tcgetattr(raw) == before
+    os.close(ours)
+    assert played.looks and threading.get_ident() not in played.threads and len(played.threads) == 1
+
+
+def test_ctrl_c_interrupts_where_nobody_can_type(played: Played) -> None:
+    played.before_look = lambda: os.kill(os.getpid(), signal.SIGINT) if played.looks else None
+    with open(os.devnull, "r+") as none:
+        console = Console(file=none, force_terminal=True, width=80, height=24)
+        with pytest.raises(KeyboardInterrupt):
+            top_live.run(played, played.moment, 0.01, console, none)

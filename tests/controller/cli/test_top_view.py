@@ -100,9 +100,9 @@ def test_columns_fit_and_cells_are_as_wide_as_their_column(moment: Moment, width
 
 
 def test_the_sorted_column_is_marked(moment: Moment) -> None:
-    up = Choice().sorted_by("JOB")
+    up = Choice("JOB")
     assert jobs_pane(moment, up, 200).heads[0][0].strip() == "JOB ▲"
-    assert jobs_pane(moment, up.sorted_by("JOB"), 200).heads[0][0].strip() == "JOB ▼"
+    assert jobs_pane(moment, up._replace(is_reversed=True), 200).heads[0][0].strip() == "JOB ▼"
     assert up.next_sort(("JOB", "NAME")).sort == "NAME" and up.next_sort(("JOB",)).sort == ""
 
 

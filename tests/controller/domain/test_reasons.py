@@ -108,7 +108,7 @@ def written() -> list[tuple[str, ast.Call]]:
     for path in sorted((*(ROOT / "controller").rglob("*.py"), *(ROOT / "profiler").rglob("*.py"))):
         text = path.read_text()
         for node in nodes(ast.parse(text)) if "because" in text else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "because":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("because", "domain.because"):
                 found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node))
     return found
 

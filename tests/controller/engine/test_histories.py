@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from random import Random
 
 import msgspec
 import pytest
@@ -32,6 +34,10 @@ from tests.controller.watching import Watcher
 
 POLICIES = tuple(registry.ours_available())
 Told = tuple[ev.AnyEvent, float]
+CHANGES_POLICY = 14
+"""The kind of step that would change the policy."""
+ALARMS_MAX = 60
+"""At one moment: each job may be looked at again, and each class of jobs."""
 
 
 def examples(share: float) -> int:
@@ -83,6 +89,27 @@ def play(engine: Engine, steps: Sequence[Step], *, watch: bool = True) -> list[T
 @settings(max_examples=examples(0.6))
 def test_nothing_that_can_happen_breaks_a_promise(name: str, steps: list[Step]) -> None:
     play(fresh(name), steps)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(seed=st.integers(0, 2**32))
+@example(seed=13)
+@settings(max_examples=examples(0.1))
+def test_nobody_asks_for_ever_at_one_moment(name: str, seed: int) -> None:
+    """Over long histories, in which queues and reservations form."""
+    engine, chance = fresh(name, ageing_s=300.0), Random(seed)
+    for host in HOSTS:
+        engine.handle(ev.HostJoined(report=host), 0.0)
+    for _ in range(90):
+        kind, x, y, z = (chance.randrange(100) for _ in range(4))
+        kind -= kind % 16 == CHANGES_POLICY
+        until_s = engine.now_s + WAITS_S[z % len(WAITS_S)]
+        moments = Counter[float]()
+        while engine.next_alarm_s is not None and engine.next_alarm_s <= until_s:
+            engine.handle(ev.AlarmRang(), max(engine.now_s, engine.next_alarm_s))
+            moments[engine.now_s] += 1
+            assert moments[engine.now_s] <= ALARMS_MAX, (engine.now_s, engine.decision)
+        engine.handle(event_of(engine, (kind, x, y, z), (name,)), until_s)
 
 
 @given(name=st.sampled_from(POLICIES), steps=STEPS, booked_at=st.sets(st.integers(0, 40), max_size=3))

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     JobId,
     Place,
     Reason,
+    Wake,
     because,
     render,
 )
@@ -126,7 +127,7 @@ def test_what_never_fits_is_said_at_the_door(asked: dict[str, int], why: str) ->
 
 
 class Careless(Stateless):
-    """Puts each job on the device of its number, whatever the host has left."""
+    """Puts each job on the device of its number, whatever the host has left, and wants to be asked again."""
 
     name = "careless"
 
@@ -137,9 +138,9 @@ class Careless(Stateless):
         if not isinstance(event, ev.JobArrived):
             return NOTHING
         device = DeviceId(f"a/cpu{event.spec.job_id}")
-        return Decision(
-            actions=(Place(job_id=event.spec.job_id, devices=(device,), reason=because("next-event")),)
-        )
+        why = because("next-event")
+        place = Place(job_id=event.spec.job_id, devices=(device,), reason=why)
+        return Decision(actions=(place, Wake(at_s=view.now_s, reason=why)))
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_waiting(view, job, self.name)
@@ -150,11 +151,21 @@ def test_the_engine_refuses_what_the_host_has_not_and_does_not_record_it() -> No
     recorded = []
     for number in (0, 1):
         at.submit(number, cpus=6)
-        recorded.append(len(at.engine.decision.actions))
+        recorded.append(sum(isinstance(each, Place) for each in at.engine.decision.actions))
     assert (recorded, at.phase(1)) == ([1, 0], "queued")
     assert [str(each) for each in at.engine.refusals] == [
         "job 1: a has 2 cores and 10000 MiB of main memory left"
     ]
+
+
+def test_whoever_is_refused_everything_is_not_asked_again_at_once() -> None:
+    """The answer would be the same for ever."""
+    at = Desk("fifo", big("a", 4), make=lambda name, parameters: Careless())
+    at.submit(0, cpus=6)
+    assert at.engine.next_alarm_s == at.engine.now_s, "it got a device: others may get some now"
+    at.wait(1.0)
+    at.submit(1, cpus=6)
+    assert at.engine.next_alarm_s != at.engine.now_s
 
 
 @pytest.mark.parametrize("name", ["gfs", "gfs-rise", "yarn-cs", "fgd", "lyra"])

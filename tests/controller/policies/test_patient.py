@@ -33,6 +33,9 @@ COSTS: dict[str, Any] = {"load_s": 10.0, "pause_s": 5.0}
 """So a change costs 20 s: the victim's load and two of its pauses."""
 
 
+FREE: dict[str, Any] = {"load_s": 0.0, "pause_s": 0.0}
+
+
 def job(expected_s: float | None, **more: Any) -> dict[str, Any]:
     return {"expected_s": expected_s, **COSTS, **more}
 
@@ -49,6 +52,8 @@ ROWS: list[Row] = [
     ("a preemption that costs what it gains is left", [report("a", 1)], running(job(130)), job(100), []),
     ("one that gains a second is not", [report("a", 1)], running(job(131)), job(100),
      ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("rounding is no gain", [report("a", 1)], then(later(1926.028), running(job(582, **FREE))),
+     job(582, **FREE), []),
     ("the victim's own load and pause count", [report("a", 1)], running(job(131, load_s=11.0)), job(100), []),
     ("the newcomer's load counts", [report("a", 1)], running(job(131)), job(100, load_s=11.0), []),
     ("a gang with more service preempts nobody, however short", [TWO], running(job(150), job(150)),

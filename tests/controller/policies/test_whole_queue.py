@@ -220,17 +220,18 @@ REPLACES = {"srtf-full": True, "tiresias": False, "patient": True, "srtf": False
 
 
 @pytest.mark.parametrize(("policy", "replaces"), REPLACES.items(), ids=REPLACES)
-@pytest.mark.parametrize("job_class", ["spot", "hp"])
-def test_a_reserved_job_as_a_victim(policy: str, replaces: bool, job_class: str) -> None:
+@pytest.mark.parametrize("more", [{}, {"job_class": "hp"}, {"priority": 5}], ids=str)
+def test_a_reserved_job_as_a_victim(policy: str, replaces: bool, more: dict[str, Any]) -> None:
     desk = Desk(policy, report("a", 1), ageing_s=0.0)
     desk.run(1, expected_s=90_000.0)
     desk.wait(3250)
-    desk.submit(2, expected_s=5000.0, job_class=job_class)
+    desk.submit(2, expected_s=5000.0, **more)
     assert (desk.phase(1), desk.phase(2)) == ("checkpointing", "reserved")
     desk.submit(3, expected_s=50.0)
-    replaced = replaces and job_class == "spot"
+    replaced = replaces and not more
     assert (desk.phase(2), desk.phase(3)) == (("queued", "reserved") if replaced else ("reserved", "queued"))
     assert desk.job(2).counts.futile_preemptions == 0
+    assert not desk.engine.refusals
 
 
 @pytest.mark.parametrize("policy", ["interval-60", "tiresias", "patient"])

@@ -13,11 +13,13 @@ from cotenant.controller.domain import (
     HostId,
     JobId,
     JobSpec,
+    Launch,
     PolicySettings,
     SharingSettings,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.performance import Indicators, IndicatorStats, Profile
 from cotenant.controller.policies import registry
 from cotenant.controller.store import digest
 from cotenant.controller.wire import pack
@@ -84,3 +86,25 @@ TWO_IN_TURN = (
     (190.0, ended("b")),
 )
 """Under fifo: a loads 30 s and trains 100 s, b waits 120 s, loads 20 s and trains 30 s."""
+
+
+def write_measured_pairs(folder: Path) -> Path:
+    """The journal of a cluster on which a ran beside b and beside c, and c was never profiled."""
+
+    def profile(mean: float) -> Profile:
+        fp32 = IndicatorStats(mean=mean, variance=0.01, source="gpm")
+        return Profile(duty_cycle=mean, indicators=Indicators(FP32A=fp32))
+
+    def job(name: str) -> ev.JobArrived:
+        launch = Launch(argv=("python", f"/x/{name}.py", "--lr", "0.1"))
+        return arrived(name, expected_s=100.0, launch=launch)
+
+    story: list[tuple[float, ev.AnyEvent]] = [
+        (0.0, joined(3)),
+        *((1.0, job(name)) for name in ("a", "b", "c")),
+        (2.0, ev.ProfileLearned(job_id=JobId("a"), profile=profile(0.3))),
+        (3.0, ev.ProfileLearned(job_id=JobId("b"), profile=profile(0.6))),
+        (4.0, ev.PairObserved(first=JobId("a"), second=JobId("b"), first_xi=1.25, second_xi=1.5)),
+        (5.0, ev.PairObserved(first=JobId("a"), second=JobId("c"), first_xi=1.2, second_xi=1.1)),
+    ]
+    return write_journal(folder, story)

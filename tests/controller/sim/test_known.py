@@ -99,11 +99,6 @@ class TestAsked:
         [
             ({"knowledge": NONE, "noise": 0.5}, "leave --noise, --estimate-noise out"),
             ({"knowledge": PROGRESS, "limits": True}, "leave --noise, --estimate-noise out"),
-            ({"knowledge": NONE, "world": "fluid"}, "leave --known, --tells and --resumable out"),
-            (
-                {"knowledge": Knowledge(resumable=0.5), "world": "fluid"},
-                "leave --known, --tells and --resumable out",
-            ),
         ],
     )
     def test_a_scenario_refuses_what_contradicts_it(self, asked: dict[str, Any], says: str) -> None:

@@ -16,18 +16,9 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.models.interference.forest import Forest
+from cotenant.controller.papers.gfs.forecast import methods
 from cotenant.controller.papers.gfs.forecast.demand import DAY_H, TOTAL, Calendar, Demand, Floats, Hours
 from cotenant.controller.papers.gfs.forecast.errors import WINDOW, correction, enough, order_quantiles
-from cotenant.controller.papers.gfs.forecast.methods import (
-    CHANGE_DAYS_MIN,
-    COLUMNS,
-    LinearWeights,
-    gaussian,
-    last_change,
-    mean_and_spread,
-    rows_of,
-    units,
-)
 from cotenant.controller.papers.gfs.forecast.model import (
     ERRORS_MAX,
     ErrorTable,
@@ -44,10 +35,12 @@ MEDIAN: Final = 0.5
 class Asker:
     """A model's quantiles before any correction: of one series, at any origins."""
 
-    def __init__(self, fitted: QuantileTrees | LinearWeights | LastChange, horizon_h: int) -> None:
+    def __init__(self, fitted: QuantileTrees | methods.LinearWeights | LastChange, horizon_h: int) -> None:
         self._fitted, self._horizon_h = fitted, horizon_h
         self._forests = (
-            [Forest(trees, COLUMNS) for trees in fitted.forests] if isinstance(fitted, QuantileTrees) else []
+            [Forest(trees, methods.COLUMNS) for trees in fitted.forests]
+            if isinstance(fitted, QuantileTrees)
+            else []
         )
 
     def quantiles(
@@ -65,16 +58,16 @@ class Asker:
             filled: the series without gaps.
         """
         if self._forests:
-            rows = rows_of(filled, origins, self._horizon_h, calendar)
+            rows = methods.rows_of(filled, origins, self._horizon_h, calendar)
             each = [forest.predict(rows).reshape(self._horizon_h, -1).T for forest in self._forests]
-            scaled = np.stack(each, axis=-1) * units(filled, origins)[:, None, None]
+            scaled = np.stack(each, axis=-1) * methods.units(filled, origins)[:, None, None]
             found: Floats = filled[origins][:, None, None] + scaled
             return found
-        if isinstance(self._fitted, LinearWeights) and number is not None:
-            mean, spread = mean_and_spread(self._fitted, number, filled, origins, calendar)
+        if isinstance(self._fitted, methods.LinearWeights) and number is not None:
+            mean, spread = methods.mean_and_spread(self._fitted, number, filled, origins, calendar)
             assert spread is not None, "a document has it"
-            return gaussian(mean, spread, levels)
-        point = last_change(filled[None], origins, self._horizon_h)[0]
+            return methods.gaussian(mean, spread, levels)
+        point = methods.last_change(filled[None], origins, self._horizon_h)[0]
         return np.repeat(point[:, :, None], len(levels), axis=2)
 
 
@@ -150,7 +143,7 @@ class Forecaster:
                 for name, series in zip(demand.names, filled, strict=True)
             ]
         )
-        unit = np.array([units(series, places)[0] for series in filled])
+        unit = np.array([methods.units(series, places)[0] for series in filled])
         if origin > self._newest:  # Asked again, it would count its errors again.
             self._made[origin], self._newest = _Made(demand.names, raw, unit), origin
         strangers = [name for name in demand.names if name not in numbers]
@@ -272,10 +265,10 @@ class _Made:
 
 def _note(model: ForecastModel, strangers: list[str], hours: int) -> str:
     if isinstance(model.fitted, LastChange):
-        if hours <= CHANGE_DAYS_MIN * DAY_H:
+        if hours <= methods.CHANGE_DAYS_MIN * DAY_H:
             return f"{model.fitted.why}, and less than a week is known: the last value"
         return f"{model.fitted.why}: last value + median hourly change of the hour"
-    if strangers and isinstance(model.fitted, LinearWeights):
+    if strangers and isinstance(model.fitted, methods.LinearWeights):
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         return f"not in the training: {shown}: last value + median hourly change of the hour"
     return ""

@@ -18,28 +18,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.papers.gfs.forecast import (
-    HOURS_MIN,
-    TOTAL,
-    Asker,
-    Calendar,
-    Demand,
-    Floats,
-    Hours,
-    LinearWeights,
-    Naive,
-    Scores,
-    gaussian,
-    last_change,
-    last_value,
-    last_week_peak,
-    mean_and_spread,
-    order_quantiles,
-    rolling,
-    scores,
-    seasonal,
-    units,
-)
+from cotenant.controller.papers.gfs import forecast
 from cotenant.controller.papers.gfs.training.train import FULL, Effort, calibration_origins, fit_trees
 from cotenant.controller.training import boosting
 
@@ -65,11 +44,11 @@ NEEDS: Final = {
 }
 SeriesAggregation = Literal["series", "pool", "paper"]
 
-Ask = Callable[[Demand, Hours], Floats]
+Ask = Callable[[forecast.Demand, forecast.Hours], forecast.Floats]
 """Raw quantiles of a trained model: shape (series, origins, hours ahead, LEVELS)."""
 
 
-class Judged(Scores, frozen=True, kw_only=True):
+class Judged(forecast.Scores, frozen=True, kw_only=True):
     """The scores of one model. `train_cpu_s`: CPU seconds of all its trainings here; 0 where nothing is
     trained."""
 
@@ -82,7 +61,7 @@ class Answers:
     """The answers of one model at every origin of the test; quantiles as they would be used."""
 
     model: str
-    quantiles: Floats
+    quantiles: forecast.Floats
     train_cpu_s: float
 
 
@@ -90,8 +69,8 @@ class Answers:
 class ForecastEvaluation:
     names: tuple[str, ...]
     """Of the series, the total last where there are several."""
-    origins: Hours
-    truth: Floats
+    origins: forecast.Hours
+    truth: forecast.Floats
     """Shape (series, origins, hours ahead); NaN where unknown."""
     answers: tuple[Answers, ...]
     left_out: dict[str, str]
@@ -100,10 +79,12 @@ class ForecastEvaluation:
     def judge(self, aggregation: SeriesAggregation = "series") -> tuple[Judged, ...]:
         return tuple(self._judge(each, aggregation) for each in self.answers)
 
-    def part(self, answers: Answers, aggregation: SeriesAggregation) -> tuple[Floats, Floats]:
+    def part(
+        self, answers: Answers, aggregation: SeriesAggregation
+    ) -> tuple[forecast.Floats, forecast.Floats]:
         """Truth and quantiles of: every series; the total; the total, as the sum of the series' forecasts."""
         truth, said = self.truth, answers.quantiles
-        if TOTAL not in self.names:
+        if forecast.TOTAL not in self.names:
             return truth, said
         if aggregation == "pool":
             return truth[-1:], said[-1:]
@@ -113,7 +94,7 @@ class ForecastEvaluation:
 
     def _judge(self, answers: Answers, aggregation: SeriesAggregation) -> Judged:
         truth, said = self.part(answers, aggregation)
-        found = scores(truth, said[..., 0], said[..., 1], said[..., 2])
+        found = forecast.scores(truth, said[..., 0], said[..., 1], said[..., 2])
         return Judged(
             **msgspec.structs.asdict(found), model=answers.model, train_cpu_s=round(answers.train_cpu_s, 3)
         )
@@ -124,7 +105,7 @@ class TooFewHours(ValueError):
 
 
 def evaluate(
-    demand: Demand,
+    demand: forecast.Demand,
     *,
     horizon_h: int,
     test_last_h: int,
@@ -142,7 +123,7 @@ def evaluate(
     demand = demand.demand_with_total()
     cut = demand.hours - test_last_h
     check_hours(demand, cut, horizon_h, test_last_h)
-    calendar = Calendar.make(demand, holidays)
+    calendar = forecast.Calendar.make(demand, holidays)
     study = _Study(demand, cut, horizon_h, seed, calendar, effort)
     answers, left_out = [], {}
     for done, model in enumerate(models):
@@ -162,15 +143,15 @@ def evaluate(
     )
 
 
-def check_hours(demand: Demand, cut: int, horizon_h: int, test_last_h: int) -> None:
+def check_hours(demand: forecast.Demand, cut: int, horizon_h: int, test_last_h: int) -> None:
     """Checks that the demand has enough known hours for training and test. Raises TooFewHours."""
     if test_last_h <= horizon_h:
         raise TooFewHours(f"a test of {test_last_h} h is no longer than the horizon of {horizon_h} h")
     known = int(demand.known_mask()[:, : max(cut, 0)].any(axis=0).sum())
-    if known < HOURS_MIN:
+    if known < forecast.HOURS_MIN:
         raise TooFewHours(
             f"{demand.hours} hours of demand; without the last {test_last_h} there are {known} known ones to "
-            f"train on, and {HOURS_MIN} are needed"
+            f"train on, and {forecast.HOURS_MIN} are needed"
         )
     for name, values in zip(demand.names, demand.known_mask(), strict=True):
         if not values[:cut].any() or not values[cut:].any():
@@ -184,8 +165,8 @@ class _Asked(NamedTuple):
     """Answers of one model: before the test (by a training that ends earlier) and in it, and CPU seconds of
     both."""
 
-    before: Floats
-    raw: Floats
+    before: forecast.Floats
+    raw: forecast.Floats
     early_s: float
     late_s: float
 
@@ -195,7 +176,13 @@ class _Study:
     other."""
 
     def __init__(
-        self, demand: Demand, cut: int, horizon_h: int, seed: int, calendar: Calendar, effort: Effort
+        self,
+        demand: forecast.Demand,
+        cut: int,
+        horizon_h: int,
+        seed: int,
+        calendar: forecast.Calendar,
+        effort: Effort,
     ) -> None:
         self.demand, self.known = demand, demand.first(cut)
         self.horizon_h, self.seed, self.calendar, self.effort = horizon_h, seed, calendar, effort
@@ -209,7 +196,7 @@ class _Study:
         self._asked[trained] = asked
         if model in UNCORRECTED:
             return Answers(
-                model=model, quantiles=order_quantiles(asked.raw, LEVELS), train_cpu_s=asked.late_s
+                model=model, quantiles=forecast.order_quantiles(asked.raw, LEVELS), train_cpu_s=asked.late_s
             )
         quantiles = self._correct(asked.before, asked.raw)
         return Answers(model=model, quantiles=quantiles, train_cpu_s=asked.early_s + asked.late_s)
@@ -230,18 +217,18 @@ class _Study:
         early_s = time.process_time() - began_s
         return _Asked(early(self.demand, self.before), raw, early_s, late_s)
 
-    def _naive_ask(self, function: Naive) -> Ask:
-        def ask(demand: Demand, origins: Hours) -> Floats:
+    def _naive_ask(self, function: forecast.Naive) -> Ask:
+        def ask(demand: forecast.Demand, origins: forecast.Hours) -> forecast.Floats:
             point = function(demand.fill_gaps(), origins, self.horizon_h)
             return np.repeat(point[..., None], len(LEVELS), axis=-1)
 
         return ask
 
-    def trees(self, demand: Demand) -> Ask:
+    def trees(self, demand: forecast.Demand) -> Ask:
         fitted = fit_trees(demand, self.horizon_h, LEVELS, self.seed, self.calendar, self.effort)
-        asker = Asker(fitted, self.horizon_h)
+        asker = forecast.Asker(fitted, self.horizon_h)
 
-        def ask(demand: Demand, origins: Hours) -> Floats:
+        def ask(demand: forecast.Demand, origins: forecast.Hours) -> forecast.Floats:
             each = [
                 asker.quantiles(number, series, origins, self.calendar, LEVELS)
                 for number, series in enumerate(demand.fill_gaps())
@@ -250,25 +237,27 @@ class _Study:
 
         return ask
 
-    def linear(self, demand: Demand, *, organised: bool = True) -> Ask:
+    def linear(self, demand: forecast.Demand, *, organised: bool = True) -> Ask:
         from cotenant.controller.papers.gfs.training import linear
 
         weights = linear.fit(demand, self.horizon_h, self.seed, self.calendar, organised=organised)
 
-        def ask(demand: Demand, origins: Hours) -> Floats:
+        def ask(demand: forecast.Demand, origins: forecast.Hours) -> forecast.Floats:
             return np.stack(
                 [self._forecast(weights, n, s, origins) for n, s in enumerate(demand.fill_gaps())]
             )
 
         return ask
 
-    def _forecast(self, weights: LinearWeights, number: int, series: Floats, origins: Hours) -> Floats:
-        mean, spread = mean_and_spread(weights, number, series, origins, self.calendar)
+    def _forecast(
+        self, weights: forecast.LinearWeights, number: int, series: forecast.Floats, origins: forecast.Hours
+    ) -> forecast.Floats:
+        mean, spread = forecast.mean_and_spread(weights, number, series, origins, self.calendar)
         if spread is None:
             return np.repeat(mean[..., None], len(LEVELS), axis=-1)
-        return gaussian(mean, spread, LEVELS)
+        return forecast.gaussian(mean, spread, LEVELS)
 
-    def deepar(self, demand: Demand) -> Ask:
+    def deepar(self, demand: forecast.Demand) -> Ask:
         from cotenant.controller.papers.gfs.training import deepar
 
         steps = self.effort.deepar_steps
@@ -277,7 +266,7 @@ class _Study:
             demand, origins, self.horizon_h, LEVELS, self.calendar
         )
 
-    def _correct(self, before: Floats, raw: Floats) -> Floats:
+    def _correct(self, before: forecast.Floats, raw: forecast.Floats) -> forecast.Floats:
         """Corrects all levels but the median by errors as they are observed."""
         found = raw.copy()
         filled = self.demand.fill_gaps()
@@ -286,27 +275,33 @@ class _Study:
                 _errors(values, series, origins, quantiles)
                 for origins, quantiles in ((self.before, before[number]), (self.origins, raw[number]))
             )
-            unit = units(series, self.origins)
+            unit = forecast.units(series, self.origins)
             for ahead in range(self.horizon_h):
                 for level in range(1, len(LEVELS)):
-                    moved = rolling(late[:, ahead, level], ahead + 1, LEVELS[level], early[:, ahead, level])
+                    moved = forecast.rolling(
+                        late[:, ahead, level], ahead + 1, LEVELS[level], early[:, ahead, level]
+                    )
                     found[number, :, ahead, level] += unit * moved
-        return order_quantiles(found, LEVELS)
+        return forecast.order_quantiles(found, LEVELS)
 
 
-def _errors(values: Floats, series: Floats, origins: Hours, quantiles: Floats) -> Floats:
+def _errors(
+    values: forecast.Floats, series: forecast.Floats, origins: forecast.Hours, quantiles: forecast.Floats
+) -> forecast.Floats:
     ahead = origins[:, None] + np.arange(1, quantiles.shape[1] + 1)
-    errors: Floats = (values[ahead][..., None] - quantiles) / units(series, origins)[:, None, None]
+    errors: forecast.Floats = (values[ahead][..., None] - quantiles) / forecast.units(series, origins)[
+        :, None, None
+    ]
     return errors
 
 
-NAIVE: Final[dict[str, Naive]] = {
-    "last-change": last_change,
-    "last-value": last_value,
-    "seasonal-naive": seasonal,
-    "last-week-peak": last_week_peak,
+NAIVE: Final[dict[str, forecast.Naive]] = {
+    "last-change": forecast.last_change,
+    "last-value": forecast.last_value,
+    "seasonal-naive": forecast.seasonal,
+    "last-week-peak": forecast.last_week_peak,
 }
-FITS: Final[dict[str, Callable[[_Study, Demand], Ask]]] = {
+FITS: Final[dict[str, Callable[[_Study, forecast.Demand], Ask]]] = {
     "trees": _Study.trees,
     "orglinear": _Study.linear,
     "dlinear": lambda study, demand: study.linear(demand, organised=False),

@@ -19,17 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cotenant.controller.papers.gfs.forecast import (
-    DAY_H,
-    MONTH_H,
-    Calendar,
-    Demand,
-    Floats,
-    Hours,
-    LinearWeights,
-    WeightTable,
-    windows,
-)
+from cotenant.controller.papers.gfs import forecast
 
 KERNEL_H: Final = 25
 EMBEDDING: Final = 8
@@ -68,7 +58,7 @@ class OrgLinear(nn.Module):
         self.organised, self.input_h, self.horizon_h = organised, input_h, horizon_h
         size = EMBEDDING if organised else 0
         self.by_hour, self.by_weekday, self.by_holiday = (
-            nn.Embedding(count, size) for count in (DAY_H, 7, 2)
+            nn.Embedding(count, size) for count in (forecast.DAY_H, 7, 2)
         )
         codes, vocabulary = attributes(names)
         self.register_buffer("codes", codes)
@@ -152,12 +142,12 @@ def loss_of(model: OrgLinear, given: Examples) -> Tensor:
 
 
 def fit(
-    demand: Demand, horizon_h: int, seed: int, calendar: Calendar, *, organised: bool = True
-) -> LinearWeights:
+    demand: forecast.Demand, horizon_h: int, seed: int, calendar: forecast.Calendar, *, organised: bool = True
+) -> forecast.LinearWeights:
     """OrgLinear, or DLinear where not `organised`."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    input_h = min(MONTH_H, demand.hours // 2 // DAY_H * DAY_H)
+    input_h = min(forecast.MONTH_H, demand.hours // 2 // forecast.DAY_H * forecast.DAY_H)
     deviations = np.array([max(float(np.std(series)), 1e-3) for series in demand.fill_gaps()])
     given, origins = examples(demand, horizon_h, input_h, deviations, calendar, seed)
     later = torch.from_numpy(origins >= np.quantile(origins, 1 - HOLD_OUT))
@@ -202,8 +192,13 @@ def one_pass(model: OrgLinear, optimizer: torch.optim.Optimizer, given: Examples
 
 
 def examples(
-    demand: Demand, horizon_h: int, input_h: int, deviations: Floats, calendar: Calendar, seed: int
-) -> tuple[Examples, Hours]:
+    demand: forecast.Demand,
+    horizon_h: int,
+    input_h: int,
+    deviations: forecast.Floats,
+    calendar: forecast.Calendar,
+    seed: int,
+) -> tuple[Examples, forecast.Hours]:
     """All windows of all series, and their origins."""
     every = np.arange(input_h - 1, demand.hours - horizon_h)
     share = EXAMPLES_MAX / (len(every) * len(demand.names))
@@ -212,7 +207,7 @@ def examples(
     for number, (values, filled) in enumerate(zip(demand.values, demand.fill_gaps(), strict=True)):
         some = every if share >= 1 else every[chosen.random(len(every)) < share]
         last = filled[some][:, None]
-        inputs.append((windows(filled, some, input_h) - last) / deviations[number])
+        inputs.append((forecast.windows(filled, some, input_h) - last) / deviations[number])
         ahead = some[:, None] + np.arange(1, horizon_h + 1)
         targets.append((values[ahead] - last) / deviations[number])
         series.append(np.full(len(some), number))
@@ -229,16 +224,16 @@ def examples(
     return found, at
 
 
-def plain(model: OrgLinear, deviations: Floats) -> LinearWeights:
+def plain(model: OrgLinear, deviations: forecast.Floats) -> forecast.LinearWeights:
     """Everything that predicting needs."""
 
-    def table(values: Tensor) -> WeightTable:
+    def table(values: Tensor) -> forecast.WeightTable:
         return tuple(tuple(row) for row in values.detach().double().numpy().tolist())
 
-    def mapped(layer: nn.Linear) -> WeightTable:
+    def mapped(layer: nn.Linear) -> forecast.WeightTable:
         return table(torch.cat((layer.weight, layer.bias[:, None]), dim=1))
 
-    return LinearWeights(
+    return forecast.LinearWeights(
         input_h=model.input_h,
         kernel_h=KERNEL_H,
         deviations=tuple(deviations.tolist()),

@@ -18,17 +18,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from cotenant.controller import sim
 from cotenant.controller.papers.gfs.forecast import DAY_H, TOTAL, Demand
-from cotenant.controller.sim import (
-    GZIP_MAGIC,
-    TextTable,
-    TraceProblem,
-    decode_utf_8,
-    nearest,
-    show_value,
-    table,
-    unpack_gzip,
-)
 
 PREFIX: Final = "gpus_active_"
 OWN_TOTAL: Final = "gpus_active_requested"
@@ -58,27 +49,27 @@ def read(data: bytes, name: str, *, columns: Sequence[str] = (), start: date | N
         TraceProblem: whatever is wrong.
     """
     if len(data) > BYTES_MAX:
-        raise TraceProblem(f"is larger than {BYTES_MAX >> 20} MiB", file=name, hint="cut it into parts")
-    data = unpack_gzip(data, name) if data.startswith(GZIP_MAGIC) else data
+        raise sim.TraceProblem(f"is larger than {BYTES_MAX >> 20} MiB", file=name, hint="cut it into parts")
+    data = sim.unpack_gzip(data, name) if data.startswith(sim.GZIP_MAGIC) else data
     if not data.strip():
-        raise TraceProblem("is empty", file=name)
-    found = table(decode_utf_8(data, name), name)
+        raise sim.TraceProblem("is empty", file=name)
+    found = sim.table(sim.decode_utf_8(data, name), name)
     hours, dated = _hours(found, start)
     names = _series(found, columns)
     first, count = int(hours.min()), int(hours.max() - hours.min()) + 1
     if count > HOURS_MAX or count * len(names) > CELLS_MAX:
-        raise TraceProblem(
+        raise sim.TraceProblem(
             f"spans {count} hours of {len(names)} series: too much", file=name, hint="is `hour` in hours?"
         )
     values = np.full((len(names), count), np.nan)
     for row, column in enumerate(names):
         values[row, hours - first] = found.numbers(column, negative=False)
         if not np.isfinite(values[row]).any():
-            raise TraceProblem("holds no value at all", file=name, column=column, hint="leave it out")
+            raise sim.TraceProblem("holds no value at all", file=name, column=column, hint="leave it out")
     used = {*names, "hour", "time"}
     short = tuple(column.removeprefix(PREFIX) for column in names)
     if len(set(short)) != len(short) or (len(short) > 1 and TOTAL in short):
-        raise TraceProblem(
+        raise sim.TraceProblem(
             f"two series would be named alike, or {TOTAL}", file=name, hint="name others with --columns"
         )
     return DemandFile(
@@ -88,24 +79,28 @@ def read(data: bytes, name: str, *, columns: Sequence[str] = (), start: date | N
     )
 
 
-def _series(found: TextTable, columns: Sequence[str]) -> tuple[str, ...]:
+def _series(found: sim.TextTable, columns: Sequence[str]) -> tuple[str, ...]:
     for column in columns:
         if column not in found:
-            hint = nearest(column, found.columns) or f"it has {', '.join(list(found.columns)[:12])}"
-            raise TraceProblem(f"has no column {show_value(column)}", file=found.file, line=1, hint=hint)
+            hint = sim.nearest(column, found.columns) or f"it has {', '.join(list(found.columns)[:12])}"
+            raise sim.TraceProblem(
+                f"has no column {sim.show_value(column)}", file=found.file, line=1, hint=hint
+            )
     every = [column for column in found.columns if column.startswith(PREFIX)]
     parts = [column for column in every if column != OWN_TOTAL]
     names = tuple(dict.fromkeys(columns)) or tuple(parts or every)
     if not names:
-        raise TraceProblem(
+        raise sim.TraceProblem(
             f"has no column {PREFIX}NAME", file=found.file, line=1, hint="name columns of GPUs with --columns"
         )
     if len(names) > SERIES_MAX:
-        raise TraceProblem(f"has {len(names)} series; {SERIES_MAX} is the most", file=found.file)
+        raise sim.TraceProblem(f"has {len(names)} series; {SERIES_MAX} is the most", file=found.file)
     return names
 
 
-def _hours(found: TextTable, start: date | None) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bool]:
+def _hours(
+    found: sim.TextTable, start: date | None
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bool]:
     """The hour of each row, and whether the hours are dates."""
     if "time" in found:
         dated, column = True, "time"
@@ -114,21 +109,20 @@ def _hours(found: TextTable, start: date | None) -> tuple[np.ndarray[tuple[int],
         dated, column = start is not None, "hour"
         values = found.numbers("hour", negative=False)
     else:
-        hint = nearest("hour", found.columns) or "hour: counted from a midnight; time: 2024-10-01T13:00"
-        raise TraceProblem("has no column hour or time", file=found.file, line=1, hint=hint)
+        hint = sim.nearest("hour", found.columns) or "hour: counted from a midnight; time: 2024-10-01T13:00"
+        raise sim.TraceProblem("has no column hour or time", file=found.file, line=1, hint=hint)
     if not len(values):
-        raise TraceProblem("has no rows", file=found.file)
+        raise sim.TraceProblem("has no rows", file=found.file)
     hours = np.full(len(values), -1, np.int64)
     seen: dict[int, int] = {}
     for row, value in enumerate(values.tolist()):
         if not float(value).is_integer():  # NaN is none.
-            what = f"{show_value(found.text(column)[row])} is no whole hour"
+            what = f"{sim.show_value(found.text(column)[row])} is no whole hour"
             raise found.problem(row, column, what, "one row per hour; leave out those that are missing")
         hours[row] = int(value)
         if hours[row] in seen:
-            what = (
-                f"hour {show_value(found.text(column)[row])} is there twice, first in line {seen[hours[row]]}"
-            )
+            hour = sim.show_value(found.text(column)[row])
+            what = f"hour {hour} is there twice, first in line {seen[hours[row]]}"
             raise found.problem(row, column, what, "one row per hour")
         seen[hours[row]] = int(found.lines[row])
     if start is not None and "time" not in found:

@@ -23,32 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.papers.gfs.forecast import (
-    COLUMNS,
-    DAY_H,
-    ERRORS_MAX,
-    HOURS_MIN,
-    LEVELS,
-    WINDOW,
-    Asker,
-    Calendar,
-    Demand,
-    ErrorTable,
-    Floats,
-    ForecastCard,
-    ForecastModel,
-    Hours,
-    LastChange,
-    LinearWeights,
-    QuantileTrees,
-    Rows,
-    TrainerName,
-    errors_kept,
-    pack_model,
-    question_in,
-    rows_of,
-    units,
-)
+from cotenant.controller.papers.gfs import forecast
 from cotenant.controller.papers.gfs.training.reading import days_of
 from cotenant.controller.training import boosting
 from cotenant.controller.wire import ComputeResult, Payload
@@ -72,17 +47,17 @@ CALIBRATION_SHARE: Final = 4
 
 
 def train(
-    demand: Demand,
+    demand: forecast.Demand,
     horizon_h: int,
     seed: int,
     *,
-    kind: TrainerName = "xgboost-cqr",
-    levels: tuple[float, ...] = LEVELS,
+    kind: forecast.TrainerName = "xgboost-cqr",
+    levels: tuple[float, ...] = forecast.LEVELS,
     holidays: Iterable[int] = (),
     effort: Effort = FULL,
-    errors_max: int = ERRORS_MAX,
-    card: ForecastCard | None = None,
-) -> ForecastModel:
+    errors_max: int = forecast.ERRORS_MAX,
+    card: forecast.ForecastCard | None = None,
+) -> forecast.ForecastModel:
     """A forecaster of each series and of their total.
 
     Raises:
@@ -90,12 +65,14 @@ def train(
         ImportError: for `orglinear`, where torch is missing.
     """
     demand, days = demand.demand_with_total(), tuple(sorted(holidays)) if demand.dated else ()
-    calendar = Calendar.make(demand, days)
+    calendar = forecast.Calendar.make(demand, days)
     known_h = int(demand.known_mask().any(axis=0).sum())
-    fitted: QuantileTrees | LinearWeights | LastChange
-    errors: Floats | None
-    if known_h < HOURS_MIN:
-        fitted = LastChange(why=f"{known_h} hours of demand are known, {HOURS_MIN} are needed to train")
+    fitted: forecast.QuantileTrees | forecast.LinearWeights | forecast.LastChange
+    errors: forecast.Floats | None
+    if known_h < forecast.HOURS_MIN:
+        fitted = forecast.LastChange(
+            why=f"{known_h} hours of demand are known, {forecast.HOURS_MIN} are needed to train"
+        )
         origins = calibration_origins(demand.hours, horizon_h)
         errors = errors_of(fitted, demand, origins, horizon_h, calendar, levels)
     elif kind == "orglinear":
@@ -105,7 +82,7 @@ def train(
     else:
         errors = trees_errors(demand, horizon_h, levels, seed, calendar, effort)
         fitted = fit_trees(demand, horizon_h, levels, seed, calendar, effort)
-    return ForecastModel(
+    return forecast.ForecastModel(
         fitted=fitted,
         series=demand.names,
         horizon_h=horizon_h,
@@ -121,20 +98,20 @@ def train(
     )
 
 
-def calibration_origins(hours: int, horizon_h: int) -> Hours:
+def calibration_origins(hours: int, horizon_h: int) -> forecast.Hours:
     """The last origins whose forecasts can all be judged."""
-    count = max(0, min(WINDOW, hours // CALIBRATION_SHARE) - horizon_h)
+    count = max(0, min(forecast.WINDOW, hours // CALIBRATION_SHARE) - horizon_h)
     return np.arange(hours - horizon_h - count, hours - horizon_h)
 
 
 def trees_errors(
-    demand: Demand,
+    demand: forecast.Demand,
     horizon_h: int,
     levels: tuple[float, ...],
     seed: int,
-    calendar: Calendar,
+    calendar: forecast.Calendar,
     effort: Effort = FULL,
-) -> Floats:
+) -> forecast.Floats:
     """Errors of trees whose training ends where these origins begin."""
     origins = calibration_origins(demand.hours, horizon_h)
     fitted = fit_trees(demand.first(int(origins[0]) + 1), horizon_h, levels, seed, calendar, effort)
@@ -142,31 +119,31 @@ def trees_errors(
 
 
 def errors_of(
-    fitted: QuantileTrees | LinearWeights | LastChange,
-    demand: Demand,
-    origins: Hours,
+    fitted: forecast.QuantileTrees | forecast.LinearWeights | forecast.LastChange,
+    demand: forecast.Demand,
+    origins: forecast.Hours,
     horizon_h: int,
-    calendar: Calendar,
+    calendar: forecast.Calendar,
     levels: tuple[float, ...],
-) -> Floats:
+) -> forecast.Floats:
     """Shape (series, origins, hours ahead, levels), in units of each series' hourly change; NaN where the
     truth is unknown."""
-    asker, filled = Asker(fitted, horizon_h), demand.fill_gaps()
+    asker, filled = forecast.Asker(fitted, horizon_h), demand.fill_gaps()
     ahead = origins[:, None] + np.arange(1, horizon_h + 1)
     each = [
         (values[ahead][..., None] - asker.quantiles(number, series, origins, calendar, levels))
-        / units(series, origins)[:, None, None]
+        / forecast.units(series, origins)[:, None, None]
         for number, (values, series) in enumerate(zip(demand.values, filled, strict=True))
     ]
     return np.stack(each)
 
 
-def _document(errors: Floats, errors_max: int) -> ErrorTable:
+def _document(errors: forecast.Floats, errors_max: int) -> forecast.ErrorTable:
     """The table of errors by series, hours ahead, level; the errors are rounded, because they are kept as
     text."""
     rounded = np.round(np.moveaxis(errors, 1, -1), 5)
     series, horizon_h, levels = rounded.shape[:3]
-    kept = errors_kept(series, horizon_h, levels, errors_max)
+    kept = forecast.errors_kept(series, horizon_h, levels, errors_max)
     return tuple(
         tuple(tuple(tuple(row[np.isfinite(row)][-kept:].tolist()) for row in rows) for rows in each)
         for each in rounded
@@ -180,20 +157,20 @@ TREE_SETTINGS: Final = {
     "subsample": 0.7,
     "colsample_bytree": 0.6,
 }
-HISTORY_H_MIN: Final = DAY_H
+HISTORY_H_MIN: Final = forecast.DAY_H
 """Before the first origin that is learned from."""
 LABEL_MAX: Final = 1000.0
 """A series that was idle for a month and then jumps is no lesson for the others."""
 
 
 def fit_trees(
-    demand: Demand,
+    demand: forecast.Demand,
     horizon_h: int,
     levels: tuple[float, ...],
     seed: int,
-    calendar: Calendar,
+    calendar: forecast.Calendar,
     effort: Effort = FULL,
-) -> QuantileTrees:
+) -> forecast.QuantileTrees:
     """Fits a forest of trees to each level. Raises boosting.NoXGBoost."""
     rows, labels = tree_examples(demand, horizon_h, calendar, seed, effort.rows_max)
     settings = {
@@ -203,12 +180,16 @@ def fit_trees(
         "min_child_weight": min(TREE_SETTINGS["min_child_weight"], len(rows) / 200),
     }
     forests = [boosting.fit(rows, labels, settings, seed, quantile=level).trees() for level in levels]
-    return QuantileTrees(columns=COLUMNS, forests=tuple(forests))
+    return forecast.QuantileTrees(columns=forecast.COLUMNS, forests=tuple(forests))
 
 
 def tree_examples(
-    demand: Demand, horizon_h: int, calendar: Calendar, seed: int, rows_max: int = FULL.rows_max
-) -> tuple[Rows, Floats]:
+    demand: forecast.Demand,
+    horizon_h: int,
+    calendar: forecast.Calendar,
+    seed: int,
+    rows_max: int = FULL.rows_max,
+) -> tuple[forecast.Rows, forecast.Floats]:
     """Rows, and how far the truth was from the last value, in units of the series."""
     origins = np.arange(min(HISTORY_H_MIN, demand.hours - horizon_h - 1), demand.hours - horizon_h)
     kept = np.random.default_rng(seed)
@@ -219,9 +200,11 @@ def tree_examples(
         if not len(some):
             continue
         ahead = some + np.arange(1, horizon_h + 1)[:, None]
-        label = np.clip((values[ahead] - filled[some]) / units(filled, some), -LABEL_MAX, LABEL_MAX).ravel()
+        label = np.clip(
+            (values[ahead] - filled[some]) / forecast.units(filled, some), -LABEL_MAX, LABEL_MAX
+        ).ravel()
         known = np.isfinite(label)
-        rows.append(rows_of(filled, some, horizon_h, calendar)[known])
+        rows.append(forecast.rows_of(filled, some, horizon_h, calendar)[known])
         labels.append(label[known])
     return np.concatenate(rows), np.concatenate(labels)
 
@@ -240,7 +223,7 @@ def answer(payload: Payload, effort: Effort = FULL) -> ComputeResult:
         NoHolidays: holidays were asked for that nobody knows.
         ForecastModelProblem: the model is too large.
     """
-    question = question_in(payload)
+    question = forecast.question_in(payload)
     demand = question.demand
     days = days_of(question.country, demand) if question.country else ()
     model = train(
@@ -253,4 +236,4 @@ def answer(payload: Payload, effort: Effort = FULL) -> ComputeResult:
         effort=effort,
         errors_max=DAILY_ERRORS_MAX,
     )
-    return ComputeResult(document=pack_model(model))
+    return ComputeResult(document=forecast.pack_model(model))

@@ -4,8 +4,7 @@ Rule: whole devices, and for each job a number that it takes: one of `sizes`, or
 which devices, and when. Ties go to the earlier job.
 
 Sources: AFS-L (NSDI '21, algorithm 1) as PCS evaluates it; Themis (NSDI '20) without its auction, likewise;
-max-min fairness in whole devices. The fluid world has the same three on shares of devices
-(`papers/pcs/fluid/rules.py`).
+max-min fairness in whole devices. The same three on shares of devices: experiments/pcs/fluid/rules.py.
 """
 
 from __future__ import annotations

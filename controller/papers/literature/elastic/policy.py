@@ -15,34 +15,15 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from cotenant.controller.domain import (
-    LOADING,
-    NOTHING,
-    QUEUED,
-    RUNNING,
-    Decision,
-    DeviceId,
-    Job,
-    Reason,
-    Wake,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.papers.literature.elastic.division import (
-    DeviceCounts,
-    SizeClaim,
-    afs_l,
-    claim_of,
-    held_by,
-    max_min,
-    themis,
-)
+from cotenant.controller.papers.literature.elastic import division
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
 from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import RemembersWakeUp
 
-PLACED: Final = (RUNNING, LOADING)
+PLACED: Final = (domain.RUNNING, domain.LOADING)
 
 
 class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
@@ -69,14 +50,14 @@ class Elastic(RemembersWakeUp, ABC):
         super().__init__()
         self.parameters = parameters if parameters is not None else ElasticParameters()
 
-    def queue_key(self, job: Job) -> tuple[float, ...]:
+    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
         return ()
 
     @abstractmethod
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
+    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
         """How many devices each of them is to have, of so many."""
 
-    def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
+    def claims(self, view: View) -> tuple[tuple[division.SizeClaim, ...], int]:
         """Claims of all jobs that have devices or could get some, and the number of devices."""
         gpus = sum(
             view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
@@ -84,57 +65,61 @@ class Elastic(RemembersWakeUp, ABC):
         placed = [job for job in view.running.jobs_by_end() if job.phase in PLACED]
         promised = [view.jobs[job_id] for job_id in view.holdings.claimants()]
         jobs = {job.job_id: job for job in (*placed, *promised, *self.jobs_in_reach(view, gpus))}
-        return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
+        return tuple(division.claim_of(job, view.now_s) for job in jobs.values()), gpus
 
-    def jobs_in_reach(self, view: View, gpus: int) -> Iterable[Job]:
+    def jobs_in_reach(self, view: View, gpus: int) -> Iterable[domain.Job]:
         """Jobs of the queue that could get devices: as many as could have one each, where the division gives
         those behind them none."""
         return islice(view.queue.jobs_in_order(), gpus)
 
-    def lease_s(self, job: Job) -> float:
+    def lease_s(self, job: domain.Job) -> float:
         cost_s = job.estimate.load_s + job.estimate.pause_s
         return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
 
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> domain.Decision:
         if is_quiet(view, event):
-            return NOTHING
+            return domain.NOTHING
         round_ = ElasticRound(self, view)
         round_.serve()
         plan, at_s = round_.plan, round_.look_again_s()
         if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
-            plan.actions.append(Wake(at_s=at_s, reason=because("elastic-look")))
+            plan.actions.append(domain.Wake(at_s=at_s, reason=domain.because("elastic-look")))
         return plan.decision()
 
-    def explain(self, view: View, job: Job) -> Reason:
+    def explain(self, view: View, job: domain.Job) -> domain.Reason:
         waits = why_impossible(view, job) or why_behind_aged(view, job)
         if waits is not None:
             return waits
         part = ElasticRound(self, view).sizes.get(job.job_id, 0)
-        return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
+        return (
+            domain.because("elastic-waits", part, self.name)
+            if part
+            else domain.because("elastic-none", self.name)
+        )
 
 
 class ElasticMaxMin(Elastic):
     name = "max-min"
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
-        return max_min(claims, gpus, view.now_s)
+    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
+        return division.max_min(claims, gpus, view.now_s)
 
 
 class ElasticAfsL(Elastic):
     name = "afs-l"
 
-    def queue_key(self, job: Job) -> tuple[float, ...]:
+    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
         return (float("inf") if job.estimate.remaining_s is None else job.estimate.remaining_s,)
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
-        return afs_l(claims, gpus, view.now_s)
+    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
+        return division.afs_l(claims, gpus, view.now_s)
 
 
 class ElasticThemis(Elastic):
     name = "themis"
 
-    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> DeviceCounts:
-        return themis(claims, gpus, view.now_s)
+    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
+        return division.themis(claims, gpus, view.now_s)
 
 
 class ElasticRound:
@@ -147,7 +132,7 @@ class ElasticRound:
         claims, gpus = policy.claims(view)
         self._claims = {claim.job_id: claim for claim in claims}
         self.sizes = policy.divide(view, claims, gpus)
-        self._waiting = [claim for claim in claims if claim.job.phase is QUEUED]
+        self._waiting = [claim for claim in claims if claim.job.phase is domain.QUEUED]
 
     def look_again_s(self) -> float | None:
         """The earliest time at which something becomes possible by time alone."""
@@ -170,7 +155,7 @@ class ElasticRound:
 
     # --- Jobs that wait ----------------------------------------------------------------------------
 
-    def _begin(self, claim: SizeClaim) -> bool:
+    def _begin(self, claim: division.SizeClaim) -> bool:
         """Places a waiting job. Returns whether it has devices now, or others leave them for it."""
         job, wanted = claim.job, self.sizes.get(claim.job_id, claim.least)
         on_one = job.spec.nodes < 2
@@ -188,12 +173,16 @@ class ElasticRound:
         self.plan.place(job, devices, self._why_placed(claim, len(devices)))
         return True
 
-    def _why_placed(self, claim: SizeClaim, devices: int) -> Reason:
-        return because("elastic-place", self._policy.name, self.sizes.get(claim.job_id, claim.least), devices)
+    def _why_placed(self, claim: division.SizeClaim, devices: int) -> domain.Reason:
+        return domain.because(
+            "elastic-place", self._policy.name, self.sizes.get(claim.job_id, claim.least), devices
+        )
 
-    def _free_for(self, plan: Plan, job: Job, claim: SizeClaim, wanted: int) -> tuple[DeviceId, ...] | None:
+    def _free_for(
+        self, plan: Plan, job: domain.Job, claim: division.SizeClaim, wanted: int
+    ) -> tuple[domain.DeviceId, ...] | None:
         """Free devices of one host: as many as it is to have, else the most that one has of what it takes."""
-        best: tuple[int, int, str, tuple[DeviceId, ...]] | None = None
+        best: tuple[int, int, str, tuple[domain.DeviceId, ...]] | None = None
         scheduling_class = self._view.queue.class_of(job)
         for host_id, host in self._view.hosts.items():
             if not host.takes_work or host_id in job.avoid or not plan.can_take(host_id, scheduling_class):
@@ -205,7 +194,7 @@ class ElasticRound:
                     best = (-size, len(free), host_id, tuple(free[:size]))
         return None if best is None else best[3]
 
-    def _room_for(self, claim: SizeClaim, wanted: int) -> Plan | None:
+    def _room_for(self, claim: division.SizeClaim, wanted: int) -> Plan | None:
         """The plan with a place for it, if jobs above their part make enough room."""
         trial = self.plan.fork()
         for other in self._above_their_part():
@@ -216,18 +205,23 @@ class ElasticRound:
                 return trial
         return None
 
-    def _above_their_part(self) -> list[SizeClaim]:
+    def _above_their_part(self) -> list[division.SizeClaim]:
         """Jobs that may lose devices now, furthest above their part first; notes when the others may."""
         found = []
         for claim in self._claims.values():
-            job, held = claim.job, held_by(claim.job)
+            job, held = claim.job, division.held_by(claim.job)
             above = held - self.sizes.get(claim.job_id, 0)
             if above > 0 and self._may_change(job):
                 found.append((-above, -job.number, claim))
         return [claim for _, _, claim in sorted(found, key=lambda each: each[:2])]
 
-    def _may_change(self, job: Job) -> bool:
-        if job.phase is not RUNNING or not job.preemptible or job.aged or self.plan.is_leaving(job.job_id):
+    def _may_change(self, job: domain.Job) -> bool:
+        if (
+            job.phase is not domain.RUNNING
+            or not job.preemptible
+            or job.aged
+            or self.plan.is_leaving(job.job_id)
+        ):
             return False
         over_s = job.phase_since_s + self._policy.lease_s(job)
         if over_s > self._view.now_s + 1e-6:
@@ -235,31 +229,31 @@ class ElasticRound:
             return False
         return True
 
-    def _make_room(self, trial: Plan, claim: SizeClaim, newcomer: Job) -> None:
+    def _make_room(self, trial: Plan, claim: division.SizeClaim, newcomer: domain.Job) -> None:
         """Shrinks a job to its part, or preempts it if that is none."""
         job, part = claim.job, self.sizes.get(claim.job_id, 0)
         assert job.placement is not None
         name, held = self._policy.name, len(job.placement.devices)
         if part == 0:
             trial.suppose_left(job)
-            trial.preempt(job, newcomer, because("elastic-preempted", newcomer.job_id, name))
+            trial.preempt(job, newcomer, domain.because("elastic-preempted", newcomer.job_id, name))
             return
-        why = because("elastic-shrinks", held, part, name, newcomer.job_id)
+        why = domain.because("elastic-shrinks", held, part, name, newcomer.job_id)
         trial.resize(job, job.placement.devices[:part], why)
 
     # --- Jobs that grow ----------------------------------------------------------------------------
 
-    def _growing(self) -> list[SizeClaim]:
+    def _growing(self) -> list[division.SizeClaim]:
         """Jobs below their part that may be changed, the largest gain first."""
         found = []
         for claim in self._claims.values():
-            held, part = held_by(claim.job), self.sizes.get(claim.job_id, 0)
+            held, part = division.held_by(claim.job), self.sizes.get(claim.job_id, 0)
             if 0 < held < part and claim.job.resize_to is None and self._may_change(claim.job):
                 gain_s = claim.left_s * (1.0 / claim.speedup(held) - 1.0 / claim.speedup(part))
                 found.append((-gain_s, claim.job.number, claim))
         return [claim for _, _, claim in sorted(found, key=lambda each: each[:2])]
 
-    def _grow(self, claim: SizeClaim) -> None:
+    def _grow(self, claim: division.SizeClaim) -> None:
         job = claim.job
         assert job.placement is not None
         own, part = job.placement.devices, self.sizes[claim.job_id]
@@ -277,7 +271,7 @@ class ElasticRound:
         if gain_s <= cost_s:
             return
         devices = tuple(sorted((*own, *free[: size - len(own)])))
-        why = because("elastic-grows", len(own), size, self._policy.name, gain_s, cost_s)
+        why = domain.because("elastic-grows", len(own), size, self._policy.name, gain_s, cost_s)
         self.plan.resize(job, devices, why)
 
 

@@ -1,21 +1,35 @@
-"""PCS's preference solver (NSDI '24, sections 3.2 and 3.3): which trade-offs there are on a workload.
+"""Which trade-offs PCS has on a workload (NSDI '24, sections 3.2 and 3.3): what an operator can ask for
+(`objectives.py`), and the search for configurations that nothing beats (`search.py`; it needs pymoo, extra
+`pcs`)."""
 
-    objectives + jobs -> configurations that nothing beats in all of them -> a person chooses one
-
-Rule: a front is searched on some jobs and judged on others that came after them; both are reported, since a
-point that is good on one window may not be on the next. The search itself needs pymoo (extra `pcs`).
-"""
-
-# fmt: off
-from cotenant.controller.training import Backend, NoBackend, evaluator
 from cotenant.controller.papers.pcs.preferences.objectives import (
-    METRICS, JobWindow, Objective, evaluate_config,
+    METRICS,
+    JobWindow,
+    MeasuredRun,
+    Objective,
+    TriedWindow,
+    parse_objectives,
 )
-from cotenant.controller.papers.pcs.preferences.search import Found, NoPymoo, SearchProgress, SearchSpace
-from cotenant.controller.papers.pcs.preferences.solver import ParetoFront, PreferenceSolver
+from cotenant.controller.papers.pcs.preferences.search import (
+    Found,
+    NoPymoo,
+    SearchSpace,
+    find_front,
+    front_of,
+    search,
+)
 
 __all__ = [
-    "METRICS", "Backend", "Found", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
-    "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluate_config", "evaluator",
+    "METRICS",
+    "Found",
+    "JobWindow",
+    "MeasuredRun",
+    "NoPymoo",
+    "Objective",
+    "SearchSpace",
+    "TriedWindow",
+    "find_front",
+    "front_of",
+    "parse_objectives",
+    "search",
 ]
-# fmt: on

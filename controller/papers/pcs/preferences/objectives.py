@@ -1,5 +1,5 @@
 """What an operator can ask for: a metric and how it is measured over the jobs (PCS, section 3.2); and what a
-configuration is worth by it on a window of jobs: one run of the fluid world.
+configuration is worth by it on a window of jobs: one run of the simulator.
 
 Rule: all are better when smaller. An objective is written `METRIC:MEASURE`, as `jct:mean` or `error:p99`; the
 same metric may be asked for twice with two measures.
@@ -8,22 +8,27 @@ same metric may be asked for twice with two measures.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.papers.pcs import WfqConfig
-from cotenant.controller.papers.pcs.fluid import simulate_fluid
-from cotenant.controller.sim import Cluster, RunResult, Workload
+from cotenant.controller.policies import registry
+from cotenant.controller.sim import Cluster, Physics, Workload, simulate
+from cotenant.controller.sim.eta import AskedEnds
+from cotenant.controller.sim.results.summary import fairness
 
 METRICS: Final[dict[str, str]] = {
     "jct": "completion time in seconds",
     "error": "|JCT - told| / told",
     "unfairness": "how much later than with its equal share, as a part of that",
 }
+
+MeasuredRun = Mapping[str, NDArray[np.float64]]
+"""What a run gave for each of `METRICS`: one number for each job of which it is known."""
 
 
 class Objective(NamedTuple):
@@ -48,8 +53,8 @@ class Objective(NamedTuple):
     def __str__(self) -> str:
         return f"{self.metric}:{self.measure}"
 
-    def value_of(self, outcome: RunResult) -> float:
-        values = _values(outcome, self.metric)
+    def value_of(self, measured: MeasuredRun) -> float:
+        values = measured[self.metric]
         if not len(values):
             return float("inf")
         if self.measure == "mean":
@@ -57,60 +62,57 @@ class Objective(NamedTuple):
         return float(np.percentile(values, float(self.measure[1:])))
 
 
-def _values(outcome: RunResult, metric: str) -> NDArray[np.float64]:
-    done = outcome.finished
-    if metric == "jct":
-        return outcome.jct_s[done]
-    if metric == "unfairness":
-        assert outcome.fair_s is not None, "only the fluid world knows fair times"
-        return np.maximum(outcome.jct_s[done] / outcome.fair_s[done] - 1.0, 0.0)
-    assert outcome.predicted_s is not None, "nobody was asked"
-    asked = done & np.isfinite(outcome.predicted_s)
-    return np.abs(outcome.jct_s[asked] / outcome.predicted_s[asked] - 1.0)
+def parse_objectives(text: str) -> tuple[Objective, ...]:
+    """Those of a comma-separated list. Raises ValueError."""
+    objectives = tuple(Objective.parse(word.strip()) for word in text.split(",") if word.strip())
+    if len(objectives) < 2 or len(set(objectives)) < len(objectives):
+        raise ValueError("name two objectives or more, each once: one alone is traded against nothing")
+    return objectives
+
+
+class TriedWindow(Protocol):
+    """Jobs on a cluster that is empty before them, on which configurations are tried."""
+
+    @property
+    def sizes_gpu_s(self) -> Sequence[float]:
+        """The size of each job, as it is told."""
+
+    def measure(self, policy: str, config: WfqConfig | None = None) -> MeasuredRun:
+        """Runs the jobs under a policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobWindow:
-    """Consecutive jobs of a workload that `as_fluid` made, on a cluster that is empty before them."""
+    """Consecutive jobs of a workload in the simulator."""
 
     workload: Workload
     cluster: Cluster
-    asked_ratio: float = 0.25
+    asked_ratio: float = 0.1
     """How many jobs ask for their end; each question costs a run of its own."""
 
-    @classmethod
-    def part(
-        cls, workload: Workload, cluster: Cluster, first: int, last: int, asked_ratio: float = 0.25
-    ) -> JobWindow:
-        rows = slice(first, last)
-        submit_s = workload.submit_s[rows]
-        cut = {
-            name: getattr(workload, name)[rows]
-            for name in (
-                "duration_s",
-                "expected_s",
-                "gpus",
-                "load_s",
-                "pause_s",
-                "model",
-                "hp",
-                "organisation",
-            )
-        }
-        ids = workload.job_ids[rows]
-        return cls(
-            replace(workload, submit_s=submit_s - submit_s[0], job_ids=ids, **cut), cluster, asked_ratio
-        )
+    @property
+    def sizes_gpu_s(self) -> Sequence[float]:
+        sizes: list[float] = (self.workload.expected_s * self.workload.gpus).tolist()
+        return sizes
 
-    def run(self, policy: str, config: WfqConfig | None = None) -> RunResult:
-        parameters = None if config is None else config.as_parameters()
-        asked = int(np.ceil(self.asked_ratio * len(self.workload)))
-        return simulate_fluid(self.workload, self.cluster, policy, parameters, asked=asked)
+    def measure(self, policy: str, config: WfqConfig | None = None) -> MeasuredRun:
+        parameters = {} if config is None else config.as_parameters()
+        asked = AskedEnds(len(self.workload), self.asked_ratio, registry.make_for_roll_outs)
+        outcome = simulate(
+            self.workload, self.cluster, policy, parameters, physics=Physics(pairs="none"), look=asked
+        )
+        done = outcome.finished
+        error = np.abs(outcome.jct_s / np.array(asked.told_s) - 1.0)
+        return {
+            "jct": outcome.jct_s[done],
+            "error": error[done & np.isfinite(error)],
+            "unfairness": np.maximum(fairness(outcome).rho[done] - 1.0, 0.0),
+        }
 
 
 def evaluate_config(
-    window: JobWindow, config: WfqConfig, objectives: Sequence[Objective]
+    window: TriedWindow, config: WfqConfig, objectives: Sequence[Objective]
 ) -> tuple[float, ...]:
     """The objectives of one configuration; a function of a module, for it goes to other processes."""
-    outcome = window.run("pcs", config)
-    return tuple(objective.value_of(outcome) for objective in objectives)
+    measured = window.measure("pcs", config)
+    return tuple(objective.value_of(measured) for objective in objectives)

@@ -1,5 +1,10 @@
-"""The search for the Pareto front: Sobol points first, then SPEA2; and what is searched: four numbers that
-stand for a whole configuration (PCS, section 3.3).
+"""The search for the Pareto front: Sobol points first, then SPEA2; what is searched: four numbers that stand
+for a whole configuration (PCS, section 3.3); and the front as a document.
+
+    objectives + jobs -> configurations that nothing beats in all of them -> a person chooses one
+
+Rule: a front is searched on some jobs and judged on others that came after them; both are reported, since a
+point that is good on one window may not be on the next. Which points are on it is decided by the first alone.
 
 Rule: a search is a function of its seed, its window and its number of evaluations. Who evaluates does not
 change it; points are drawn in generations, each of which waits for all of the one before. SPEA2 is pymoo's:
@@ -23,10 +28,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cotenant.controller.papers.pcs import WfqConfig
-from cotenant.controller.papers.pcs.preferences.objectives import JobWindow, Objective, evaluate_config
+from cotenant.controller.papers.pcs import WfqConfig, published_form
+from cotenant.controller.papers.pcs.preferences.objectives import Objective, TriedWindow, evaluate_config
 from cotenant.controller.training import Evaluate
 
 CLASSES_MAX: Final = 8
@@ -122,6 +126,8 @@ CHILDREN: Final = 105
 ETA: Final = 20.0
 EVALUATIONS: Final = 280
 VARIABLES: Final = 4
+BESIDE: Final = ("fifo", "srsf")
+"""The policies at the two ends of a front: no error, and hardly a longer completion time."""
 
 
 class NoPymoo(Exception):
@@ -135,23 +141,61 @@ class Found(NamedTuple):
     values: tuple[float, ...]
 
 
-class SearchProgress(NamedTuple):
-    """How far a search is, and its points so far."""
+OnFound = Callable[[Sequence[Found]], None]
+"""Called after each evaluation with all points so far."""
 
-    done: int
-    total: int
-    front: tuple[Found, ...]
+
+def find_front(
+    train: TriedWindow,
+    test: TriedWindow,
+    objectives: Sequence[Objective],
+    evaluate: Evaluate,
+    *,
+    evaluations: int = EVALUATIONS,
+    seed: int = 0,
+    tell: OnFound = lambda found: None,
+) -> dict[str, Any]:
+    """The front on the jobs of `train`, as a document for JSON; its `configs` have PCS's own form.
+
+    Raises:
+        NoPymoo: it is not installed.
+    """
+    space = SearchSpace.make(train.sizes_gpu_s)
+    found = search(train, space, objectives, evaluate, evaluations=evaluations, seed=seed, tell=tell)
+    front = front_of(found)
+    names = [f"p{number:02}" for number in range(1, len(front) + 1)]
+    configs = [space.config(each.point) for each in front]
+    tested = evaluate(evaluate_config, [(test, config, tuple(objectives)) for config in configs])
+
+    def named(values: Sequence[float]) -> dict[str, float]:
+        return {str(objective): value for objective, value in zip(objectives, values, strict=True)}
+
+    def of_policy(policy: str) -> dict[str, float]:
+        measured = test.measure(policy)
+        return named([objective.value_of(measured) for objective in objectives])
+
+    return {
+        "objectives": [str(objective) for objective in objectives],
+        "evaluations": len(found),
+        "seed": seed,
+        "front": [
+            {"name": name, "train": named(each.values), "test": named(values)}
+            for name, each, values in zip(names, front, tested, strict=True)
+        ],
+        "beside": [{"policy": policy, "test": of_policy(policy)} for policy in BESIDE],
+        "configs": {name: published_form(config) for name, config in zip(names, configs, strict=True)},
+    }
 
 
 def search(
-    window: JobWindow,
+    window: TriedWindow,
     space: SearchSpace,
     objectives: Sequence[Objective],
     evaluate: Evaluate,
     *,
     evaluations: int = EVALUATIONS,
     seed: int = 0,
-    tell: Callable[[SearchProgress], None] = lambda progress: None,
+    tell: OnFound = lambda found: None,
 ) -> list[Found]:
     """All evaluated points, in the order in which they were drawn.
 
@@ -162,16 +206,21 @@ def search(
         raise NoPymoo(
             'the search needs pymoo, which is not installed: pip install ".[pcs]" in the source folder'
         )
-    generations = _Generations(min(INITIAL, evaluations), len(objectives), seed)
+    algorithm = _spea2(min(INITIAL, evaluations), len(objectives), seed)
     found: list[Found] = []
     while len(found) < evaluations:
-        units = generations.draw()[: evaluations - len(found)]
-        points = [space.point(unit) for unit in units]
+        drawn = algorithm.ask()
+        points = [space.point(unit) for unit in drawn.get("X")[: evaluations - len(found)]]
         calls = [(window, space.config(point), tuple(objectives)) for point in points]
         for point, values in zip(points, evaluate(evaluate_config, calls), strict=True):
             found.append(Found(point, values))
-            tell(SearchProgress(len(found), evaluations, front_of(found)))
-        generations.learn(units, np.array([each.values for each in found[-len(points) :]]))
+            tell(found)
+        if len(points) == len(drawn):  # Else the search is over: it learns from whole generations.
+            for each, (_, values) in zip(drawn, found[-len(points) :], strict=True):
+                each.F = np.nan_to_num(values, posinf=1e30)
+                each.evaluated.add("F")
+            with np.errstate(divide="ignore", invalid="ignore"):  # An objective may be the same everywhere.
+                algorithm.tell(infills=drawn)
     return found
 
 
@@ -184,40 +233,23 @@ def front_of(found: Sequence[Found]) -> tuple[Found, ...]:
     return tuple(kept.values())
 
 
-class _Generations:
-    """pymoo's SPEA2 on the unit cube, asked and told."""
+def _spea2(initial: int, objectives: int, seed: int) -> Any:
+    """pymoo's SPEA2 on the unit cube, which is asked for points and told their values."""
+    from pymoo.algorithms.moo.spea2 import SPEA2
+    from pymoo.core.problem import Problem
+    from pymoo.core.termination import NoTermination
+    from pymoo.operators.crossover.sbx import SBX
+    from pymoo.operators.mutation.pm import PM
+    from scipy.stats.qmc import Sobol
 
-    def __init__(self, initial: int, objectives: int, seed: int) -> None:
-        from pymoo.algorithms.moo.spea2 import SPEA2
-        from pymoo.core.problem import Problem
-        from pymoo.core.termination import NoTermination
-        from pymoo.operators.crossover.sbx import SBX
-        from pymoo.operators.mutation.pm import PM
-        from scipy.stats.qmc import Sobol
-
-        drawn = Sobol(VARIABLES, seed=seed).random_base2(int(np.ceil(np.log2(max(2, initial)))))
-        problem = Problem(n_var=VARIABLES, n_obj=objectives, xl=0.0, xu=1.0)
-        self._algorithm = SPEA2(
-            pop_size=initial,
-            n_offsprings=CHILDREN,
-            sampling=drawn[:initial],
-            crossover=SBX(eta=ETA),
-            mutation=PM(eta=ETA),
-        )
-        self._algorithm.setup(problem, termination=NoTermination(), seed=seed, verbose=False)
-        self._asked: Any = None
-
-    def draw(self) -> NDArray[np.float64]:
-        self._asked = self._algorithm.ask()
-        drawn: NDArray[np.float64] = self._asked.get("X")
-        return drawn
-
-    def learn(self, units: NDArray[np.float64], values: NDArray[np.float64]) -> None:
-        """Learns from the points evaluated; the search ends where not all drawn points were."""
-        asked = self._asked
-        if asked is None or len(units) < len(asked):
-            return
-        for each, found in zip(asked, np.nan_to_num(values, posinf=1e30), strict=True):
-            each.F = found
-            each.evaluated.add("F")
-        self._algorithm.tell(infills=asked)
+    drawn = Sobol(VARIABLES, seed=seed).random_base2(int(np.ceil(np.log2(max(2, initial)))))
+    algorithm = SPEA2(
+        pop_size=initial,
+        n_offsprings=CHILDREN,
+        sampling=drawn[:initial],
+        crossover=SBX(eta=ETA),
+        mutation=PM(eta=ETA),
+    )
+    problem = Problem(n_var=VARIABLES, n_obj=objectives, xl=0.0, xu=1.0)
+    algorithm.setup(problem, termination=NoTermination(), seed=seed, verbose=False)
+    return algorithm

@@ -14,20 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    Device,
-    DeviceId,
-    Host,
-    HostId,
-    HostReport,
-    Job,
-    JobEstimate,
-    JobId,
-    JobSpec,
-    Launch,
-    Reason,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Ledger, SavedLedger
 from cotenant.controller.planning import View
@@ -35,18 +22,7 @@ from cotenant.controller.policies.base import Policy, waiting_in_order
 from cotenant.controller.slurm.steer.core.estimates import Estimate
 from cotenant.controller.slurm.steer.core.queue import QueueJob, SlurmQueue
 
-ORDERS: Final = (
-    "fifo",
-    "sjf",
-    "ssf",
-    "srtf",
-    "srsf",
-    "f1",
-    "wfp3",
-    "unicep",
-    "scorer",
-    "rltune",
-)
+ORDERS: Final = ("fifo", "sjf", "ssf", "srtf", "srsf", "f1", "wfp3", "unicep", "scorer", "rltune")
 """Policies whose decision can be carried out by priorities. Of those that preempt, the order alone. Not
 qssf and slurm-multifactor: they learn from jobs that they started; estimates are learned here already."""
 LEAST_S: Final = 1.0
@@ -76,35 +52,26 @@ def order_queue(
     policy: Policy, queue: SlurmQueue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
 ) -> SteeredOrder:
     view = as_view(policy, queue, waiting, estimates)
-    jobs, order = orders(policy, view)
+    order = list(waiting_in_order(policy, view, ev.AlarmRang()))
     by_id = {job.job_id: job for job in waiting}
-    told = _teller(policy, view, jobs, order)
-
-    def tell(rank: int) -> str:
-        reason = told(order[rank - 1], rank)
-        return "" if reason is None else str(reason)
-
     placed = []
     for rank, each in enumerate(order, 1):
         job = by_id[int(each.job_id)]
         placed.append(Placed(job=job, rank=rank, estimate=estimates[job.job_id], size=queue.size(job)))
-    return SteeredOrder(placed=tuple(placed), tell=tell)
+    return SteeredOrder(placed=tuple(placed), tell=_teller(policy, view, order))
 
 
-def orders(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
-    """All waiting jobs in the order of their keys, and in that of the policy."""
-    return list(view.queue.jobs_in_order()), list(waiting_in_order(policy, view, ev.AlarmRang()))
-
-
-def _teller(
-    policy: Policy, view: View, jobs: Sequence[Job], order: Sequence[Job]
-) -> Callable[[Job, int], Reason | None]:
+def _teller(policy: Policy, view: View, order: Sequence[domain.Job]) -> Callable[[int], str]:
     """The reason of a place, where the policy has one beyond its name."""
-    explain_order = getattr(policy, "explain_order", None)
-    if explain_order is None:
-        return lambda job, rank: None
-    found: Callable[[Job, int], Reason | None] = explain_order(view, jobs, order)
-    return found
+    if not hasattr(policy, "explain_order"):
+        return lambda rank: ""
+    told = policy.explain_order(view, list(view.queue.jobs_in_order()), order)
+
+    def tell(rank: int) -> str:
+        reason: domain.Reason | None = told(order[rank - 1], rank)
+        return "" if reason is None else str(reason)
+
+    return tell
 
 
 def as_view(
@@ -123,29 +90,30 @@ def as_view(
     return ledger
 
 
-def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> Job:
+def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> domain.Job:
     size, expected_s = queue.size(job), estimate.seconds
     if expected_s is not None:
         expected_s = max(expected_s, LEAST_S)
-    spec = JobSpec(
-        job_id=JobId(str(job.job_id)),
+    spec = domain.JobSpec(
+        job_id=domain.JobId(str(job.job_id)),
         name=job.name,
         user=job.user,
         gpus_min=size,
         gpus_max=size,
-        features=_partition(job),
+        # A job that would take several partitions may run anywhere, as far as an order is concerned.
+        features=() if "," in job.partition else (job.partition,),
         expected_s=expected_s,
         time_limit_s=job.limit_s or None,
-        launch=Launch(argv=(job.name,)),
+        launch=domain.Launch(argv=(job.name,)),
     )
     since_s = min(job.submitted_s, queue.now_s)
-    return Job(
+    return domain.Job(
         spec=spec,
         number=number,
         submitted_s=since_s,
         phase_since_s=since_s,
-        reason=because("submitted", job.user),
-        estimate=JobEstimate(
+        reason=domain.because("submitted", job.user),
+        estimate=domain.JobEstimate(
             remaining_s=expected_s,
             remaining_at_s=since_s,
             source="none" if expected_s is None else "user",
@@ -153,33 +121,25 @@ def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> J
     )
 
 
-def _partition(job: QueueJob) -> tuple[str, ...]:
-    """The partition of a job, as far as an order is concerned: a job that would take several may run
-    anywhere."""
-    return () if "," in job.partition else (job.partition,)
-
-
-def _hosts(queue: SlurmQueue) -> list[Host]:
-    if queue.counts_gpus:
-        found = [
-            _report(node.name, "cuda", node.gpus, node.free_gpus, node.partitions) for node in queue.nodes
-        ]
-    else:
-        found = [
-            _report(node.name, "cpu", node.cpus, node.free_cpus, node.partitions) for node in queue.nodes
-        ]
-    return [Host(report=report) for report in found]
+def _hosts(queue: SlurmQueue) -> list[domain.Host]:
+    reports = (
+        _report(node.name, "cuda", node.gpus, node.free_gpus, node.partitions)
+        if queue.counts_gpus
+        else _report(node.name, "cpu", node.cpus, node.free_cpus, node.partitions)
+        for node in queue.nodes
+    )
+    return [domain.Host(report=report) for report in reports]
 
 
 @lru_cache(maxsize=NODES_KEPT)
 def _report(
     name: str, kind: Literal["cuda", "cpu"], count: int, free: int, partitions: tuple[str, ...]
-) -> HostReport:
+) -> domain.HostReport:
     """Most nodes are as they were a round ago, and one may have hundreds of processors."""
-    host_id = HostId(name)
+    host_id = domain.HostId(name)
     devices = tuple(
-        Device(
-            device_id=DeviceId(f"{name}/{number}"),
+        domain.Device(
+            device_id=domain.DeviceId(f"{name}/{number}"),
             host_id=host_id,
             kind=kind,
             type=kind,
@@ -190,4 +150,4 @@ def _report(
         )
         for number in range(count)
     )
-    return HostReport(host_id=host_id, devices=devices, features=partitions)
+    return domain.HostReport(host_id=host_id, devices=devices, features=partitions)

@@ -12,13 +12,13 @@ needs no shared file system, survives a restart of slurmctld, and everybody can 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import texts
+from cotenant.controller.slurm.answers import count_in, gpus_in, seconds_in
 
 JOB_FIELDS: Final = (
     "ArrayJobID", "HetJobID", "StateCompact", "PriorityLong", "SubmitTime", "TimeLimit", "NumCPUs",
@@ -34,9 +34,6 @@ NOT_YET: Final = ("Dependency", "DependencyNeverSatisfied", "BeginTime")
 """Reasons of jobs that could not start whatever their place."""
 NOTHING: Final = ("", "N/A", "(null)")
 PENDING: Final = "PD"
-
-_GPUS: Final = re.compile(r"gpu(?::[^:,(=]+)?[:=]([0-9]+)")
-_TIME: Final = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)")
 
 
 class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +112,7 @@ def _job(said: dict[str, str]) -> QueueJob | None:
     number, priority, submitted = said["ArrayJobID"], said["PriorityLong"], said["SubmitTime"]
     if not all(map(texts.is_whole_number, (number, priority, submitted))):
         return None
-    nodes, tasks = _count(said["NumNodes"]), _count(said["NumTasks"])
+    nodes, tasks = count_in(said["NumNodes"]), count_in(said["NumTasks"])
     per_job, per_node, per_task = (gpus_in(said[f"tres-per-{each}"]) for each in ("job", "node", "task"))
     return QueueJob(
         job_id=int(number),
@@ -123,7 +120,7 @@ def _job(said: dict[str, str]) -> QueueJob | None:
         priority=int(priority),
         submitted_s=float(submitted),
         limit_s=seconds_in(said["TimeLimit"]),
-        cpus=_count(said["NumCPUs"]),
+        cpus=count_in(said["NumCPUs"]),
         nodes=nodes,
         gpus=per_job or per_node * nodes or per_task * tasks,
         partition=said["Partition"],
@@ -151,7 +148,7 @@ def nodes_in(text: str, end: str) -> tuple[QueueNode, ...]:
         if known is not None:
             found[name] = msgspec.structs.replace(known, partitions=(*known.partitions, here))
             continue
-        counts = [_count(each) for each in cpus.split("/")]
+        counts = [count_in(each) for each in cpus.split("/")]
         takes_work = state in ("idle", "mix", "alloc")
         if len(counts) != 4:  # allocated/idle/other/total
             continue
@@ -166,26 +163,6 @@ def nodes_in(text: str, end: str) -> tuple[QueueNode, ...]:
             partitions=(here,),
         )
     return tuple(found.values())
-
-
-def gpus_in(text: str) -> int:
-    """Counts the GPUs in `gres:gpu:2`, `gpu:a100:4(S:0-1)`, `gres/gpu:3`; of several types all."""
-    return sum(int(count) for count in _GPUS.findall(text.replace("gres:", "").replace("gres/", "")))
-
-
-def seconds_in(text: str) -> float | None:
-    """Reads `[days-][hours:]minutes:seconds`; None for a word (`UNLIMITED`)."""
-    found = _TIME.fullmatch(text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-
-
-def _count(text: str) -> int:
-    """Reads a count as `4`, or as `2-4`, which asks for at least so many."""
-    first = text.partition("-")[0]
-    return int(first) if texts.is_whole_number(first) else 0
 
 
 def columns(fields: Sequence[str], end: str) -> str:

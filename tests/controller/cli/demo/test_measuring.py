@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.cli.demo.measuring import APART_MIB, _is_clear
+from cotenant.controller.cli.demo.measuring import APART_MIB, _is_clear, schedule_of
 from cotenant.controller.cli.demo.plan import DIGITS, MEMORY, DemoJob
 from cotenant.controller.performance import Profile, ProfilePoint
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import utc
 
 
 def profile(*memory_mib: float) -> Profile:
@@ -37,3 +39,25 @@ def test_both_ways_are_seen_and_of_the_memory_heavy_job_that_one_takes_less(
     job: DemoJob, memory_mib: tuple[float, ...], is_last: bool, clear: bool
 ) -> None:
     assert _is_clear(job, profile(*memory_mib), is_last=is_last) is clear
+
+
+def attempt(number: int, start_step: int, accumulation_steps: int) -> wire.AttemptView:
+    return wire.AttemptView(
+        attempt=number,
+        devices=("h/cpu0", "h/cpu1"),
+        co_tenants=(),
+        accumulation_steps=accumulation_steps,
+        launched_at=utc(10.0 * number),
+        first_step_at=utc(10.0 * number + 1.0),
+        first_step=1,
+        stop_requested_at=None,
+        ended_at=utc(10.0 * number + 9.0),
+        outcome="preempted",
+        reason="",
+        start_step=start_step,
+    )
+
+
+def test_the_uninterrupted_run_gets_the_same_schedule_of_accumulation_steps() -> None:
+    assert schedule_of([attempt(1, 0, 1), attempt(2, 57, 2)]) == "0:1,57:2"
+    assert schedule_of([attempt(1, 0, 1), attempt(2, 0, 2)]) == "0:2", "the first one's steps were lost"

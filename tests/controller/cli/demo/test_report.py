@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from cotenant.controller.cli.demo.cluster import reason_in_names
 from cotenant.controller.cli.demo.others import CpuTimes, OthersLoad, OthersWatch
 from cotenant.controller.cli.demo.report import (
-    HEADINGS,
+    JOBS,
     BesideReport,
     DemoReport,
     JobReport,
     PromiseReport,
     failures,
+    job_table,
     not_shown,
-    plain_table,
-    rich_table,
     to_json,
     what_sharing_brought,
 )
@@ -104,20 +101,20 @@ def test_what_the_jobs_did_not_do_is_left_out_and_is_no_failure() -> None:
     ]
 
 
-def test_the_plain_table_is_aligned_and_complete() -> None:
-    lines = plain_table(WHOLE).splitlines()
+def test_the_table_is_aligned_and_complete() -> None:
+    lines = job_table(WHOLE).splitlines()
     assert len(lines) == 4
-    assert all(heading in lines[0] for heading in HEADINGS)
+    assert all(column.title in lines[0] for column in JOBS)
     starts = [line.index(cell) for line, cell in zip(lines, ("devices", "cpu0", "cpu1", "cpu0"), strict=True)]
     assert len(set(starts)) == 1
     assert "12.3 s" in lines[3]
     assert lines[3].endswith("yes")
 
 
-def test_the_rich_table_shows_every_job() -> None:
-    output = io.StringIO()
-    Console(file=output, width=200, color_system=None).print(rich_table(WHOLE))
-    assert all(job.job in output.getvalue() for job in WHOLE.jobs)
+def test_a_job_that_did_not_finish_is_red() -> None:
+    colour = JOBS[0].colour
+    assert colour is not None
+    assert [colour(job) for job in changed(SHARED, final_loss=None).jobs] == ["", "red", ""]
 
 
 BROKEN_WORD = DemoReport(

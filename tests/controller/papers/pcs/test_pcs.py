@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cotenant.controller.cli.main import main
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs import Pcs, PcsParameters
+from cotenant.controller.sim import policies_named
 from tests.controller.building import Desk, report
 
 SMALL, LARGE = 50.0, 9000.0
@@ -132,3 +136,29 @@ def test_what_it_remembers_comes_back() -> None:
 def test_wrong_parameters_are_refused(parameters: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         PcsParameters.parse(parameters)
+
+
+def test_a_configuration_comes_from_a_file_and_its_label_can_be_typed_again(tmp_path: Path) -> None:
+    one = {"class_thresholds": [1000, "inf"], "class_rates": [0.9, 0.1]}
+    (tmp_path / "one.json").write_text(json.dumps(one))
+    text = f"pcs:config={tmp_path / 'one.json'},delta=0.2"
+    (choice,) = policies_named(text)
+    assert choice.label == text
+    assert policies_named(choice.label) == (choice,)
+    assert (choice.parameters["delta"], choice.parameters["thresholds_gpu_s"]) == (0.2, "1000")
+
+
+def test_a_comparison_takes_one_of_several_configurations(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    near = {"class_thresholds": ["inf"], "class_rates": [1.0]}
+    far = {"class_thresholds": [1000, "inf"], "class_rates": [0.9, 0.1]}
+    several = tmp_path / "several.json"
+    several.write_text(json.dumps({"configs": {"near": near, "far": far}}))
+    words = f"sim compare philly/51b7ef --jobs 30 --policies fifo,pcs:config={several}#far -o json"
+    assert main(words.split()) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [run["label"] for run in runs] == ["fifo", f"pcs:config={several}#far"]
+    assert runs[1]["parameters"]["thresholds_gpu_s"] == "1000"
+    assert main(f"sim compare philly/51b7ef --policies pcs:config={several}".split()) == 2
+    assert "near, far" in capsys.readouterr().err

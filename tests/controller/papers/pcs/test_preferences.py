@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,13 @@ from hypothesis import strategies as st
 
 from cotenant.controller.cli.main import main
 from cotenant.controller.papers.pcs import WfqConfig, published_named
-from cotenant.controller.papers.pcs.preferences import JobWindow, Objective, PreferenceSolver, SearchSpace
+from cotenant.controller.papers.pcs.preferences import (
+    JobWindow,
+    Objective,
+    SearchSpace,
+    find_front,
+    parse_objectives,
+)
 from cotenant.controller.papers.pcs.preferences.search import (
     CLASSES_MAX,
     Found,
@@ -24,7 +31,7 @@ from cotenant.controller.papers.pcs.preferences.search import (
     thresholds,
     weights,
 )
-from cotenant.controller.sim import Scenario, open_trace, scenario
+from cotenant.controller.sim import Cluster, Scenario, open_trace, scenario
 from cotenant.controller.training import evaluator
 from tests.building.limits import within_s
 
@@ -74,36 +81,61 @@ def test_an_objective_that_does_not_exist_is_refused(text: str) -> None:
 
 
 def test_one_objective_is_traded_against_nothing() -> None:
-    with pytest.raises(ValueError, match="two"):
-        solver(20).set_preference(Objective("jct"))
+    for text in ("jct", "error,error:mean"):
+        with pytest.raises(ValueError, match="two"):
+            parse_objectives(text)
 
 
-def solver(jobs: int) -> PreferenceSolver:
-    asked_for = Scenario(trace="philly/ed69ec", world="fluid")
+def windows(jobs: int) -> list[JobWindow]:
+    """The first so many jobs, and so many after them."""
+    asked_for = Scenario(trace="philly/ed69ec", pairs="none", hosts=1, gpus_per_host=4)
     workload = scenario.workload_of(asked_for, open_trace(asked_for.trace), None, 0)
-    cluster = Scenario(trace="", hosts=1, gpus_per_host=4).cluster
-    return PreferenceSolver(
-        JobWindow.part(workload, cluster, 0, jobs), JobWindow.part(workload, cluster, jobs, 2 * jobs)
+    parts = [workload.take(np.arange(first, first + jobs)) for first in (0, jobs)]
+    return [JobWindow(part, asked_for.cluster, 0.1) for part in parts]
+
+
+def test_half_of_the_jobs_ask_and_an_end_is_wrong_only_if_later_jobs_come_first() -> None:
+    """One device. Nobody passes the long job under fifo; under srsf the last one does."""
+    (jobs, _), two_s = windows(4), np.array([0.0, 2.0, 4.0, 6.0])
+    lengths_s = np.array([1000.0, 500.0, 9000.0, 10.0])
+    workload = replace(
+        jobs.workload, submit_s=two_s, duration_s=lengths_s, expected_s=lengths_s, gpus=np.ones(4, np.int32)
     )
+    window = JobWindow(workload, Cluster(hosts=1, gpus_per_host=1), 0.5)
+    fifo, srsf = window.measure("fifo"), window.measure("srsf")
+    assert fifo["error"] == pytest.approx([0.0, 0.0], abs=1e-9)
+    assert len(srsf["error"]) == 2 and srsf["error"][0] > 0.0 and srsf["error"][1] == pytest.approx(0.0)
+    assert all(len(run[name]) == 4 for run in (fifo, srsf) for name in ("jct", "unfairness"))
+    assert fifo["unfairness"].min() >= 0.0
+    assert window.sizes_gpu_s == lengths_s.tolist()
 
 
 def test_a_search_tells_how_far_it_is_and_ends_with_a_front() -> None:
     pytest.importorskip("pymoo", reason="the search needs pymoo (extra pcs)")
-    asking, told = solver(40), list[int]()
-    asking.set_preference(Objective("jct"), Objective("error", "p99"))
+    (train, test), told = windows(20), list[int]()
+    objectives = parse_objectives("jct,error:p99")
     with evaluator("processes", workers=1) as evaluate:
-        found = asking.pareto_front(
-            evaluate, evaluations=180, seed=5, tell=lambda progress: told.append(progress.done)
+        value = find_front(
+            train,
+            test,
+            objectives,
+            evaluate,
+            evaluations=180,
+            seed=5,
+            tell=lambda found: told.append(len(found)),
         )
     assert told == list(range(1, 181))
-    assert [point.train for point in found.points] == sorted(point.train for point in found.points)
-    assert found.beside["fifo"][1] == pytest.approx(0.0, abs=1e-9)
+    points = [tuple(point["train"].values()) for point in value["front"]]
+    assert points == sorted(points)
+    assert value["beside"][0]["policy"] == "fifo"
+    assert value["beside"][0]["test"]["error:p99"] == pytest.approx(0.0, abs=1e-9)
 
 
 def front_of_a_program(words: str) -> list[dict[str, object]]:
     """In a process of its own, whose helpers end with it."""
     run = "import sys; from cotenant.controller.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    given = f"{SMALL} --train-jobs 30 --test-jobs 30 --evaluations 72 --seed 5 -o json {words}".split()
+    small = f"{SMALL} --train-jobs 15 --test-jobs 15 --asked 0.1"
+    given = f"{small} --evaluations 72 --seed 5 -o json {words}".split()
     said = subprocess.run(
         [sys.executable, "-c", run, *given], capture_output=True, text=True, timeout=within_s(60.0)
     )
@@ -121,7 +153,7 @@ def test_who_evaluates_does_not_change_what_is_found() -> None:
     assert front_of_a_program("--backend dask --workers 1") == alone
 
 
-SMALL = "pcs front philly/ed69ec --hosts 1 --gpus-per-host 4"
+SMALL = "policy tune pcs philly/ed69ec --hosts 1 --gpus-per-host 4"
 
 
 def test_the_front_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +184,6 @@ def test_a_file_that_is_no_configuration_is_not_taken(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "bad.json").write_text('{"class_thresholds": [1, 2]}')
-    assert main(["pcs", "set", str(tmp_path / "none.json")]) == 3
-    assert main(["pcs", "set", str(tmp_path / "bad.json")]) == 2
+    assert main(["policy", "set", "pcs", f"config={tmp_path / 'none.json'}"]) == 3
+    assert main(["policy", "set", "pcs", f"config={tmp_path / 'bad.json'}"]) == 2
     assert "no configuration of PCS" in capsys.readouterr().err

@@ -24,13 +24,11 @@ from cotenant.controller.papers.rltune.placement.candidates import (
     choices_of,
     free_places,
 )
-from cotenant.controller.papers.rltune.placement.highs import Highs
-from cotenant.controller.papers.rltune.placement.program import PlacementProgram, program_of
+from cotenant.controller.papers.rltune.placement.program import Highs, PlacementProblem
 from cotenant.controller.papers.rltune.placement.together import is_no_worse
 from cotenant.controller.planning import HostType, Plan, SchedulingClass, View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.wire import pack
 from tests.controller.building import Desk, engine, report, spec
 from tests.controller.engine.test_host_limits import big
 from tests.controller.watching import Watcher
@@ -79,14 +77,14 @@ def test_a_job_makes_way_for_one_that_fits_nowhere_else(name: str) -> None:
 class Nothing:
     """Finds nothing in time."""
 
-    def solve(self, program: PlacementProgram) -> None:
+    def solve(self, problem: PlacementProblem) -> None:
         return None
 
 
 class Recorded:
     """Must not be asked."""
 
-    def solve(self, program: PlacementProgram) -> None:
+    def solve(self, problem: PlacementProblem) -> None:
         raise AssertionError("a solver was asked on the way back")
 
 
@@ -348,9 +346,15 @@ def test_the_solution_is_the_least_there_is(
     groups, places, following = problem
     if not groups:
         return
-    program = program_of(groups, places, following)
-    values = UNLIMITED.solve(program)
-    assert values is not None
-    found = sum(c * x for c, x in zip(program.cost, values, strict=True)) + program.offset
-    assert found == pytest.approx(least(groups, places, following), abs=1e-5)
-    assert pack([*values]) == pack([*(UNLIMITED.solve(program) or ())]), "equal programs, equal answers"
+    asked = PlacementProblem(groups, places, following)
+    found = UNLIMITED.solve(asked)
+    assert found is not None
+    assert found.cost == pytest.approx(least(groups, places, following), abs=1e-5)
+    assert found == UNLIMITED.solve(asked), "equal problems, equal answers"
+    left = dict(places)
+    for (number, choice), count in found.picked.items():
+        for _ in range(count):
+            assert fits(choice, groups[number].scheduling_class, left)
+            take(choice, groups[number].scheduling_class, left)
+    started = cost([], set(), left, following) - found.cost
+    assert started == pytest.approx(100.0 * round(started / 100.0), abs=1e-5), "what is picked costs so much"

@@ -17,6 +17,7 @@ from cotenant.controller.slurm.alloc.programs import (
     follow,
     orphans,
 )
+from cotenant.controller.slurm.answers import seconds_in
 from tests.building.hosts import report
 
 
@@ -98,7 +99,7 @@ def test_rows_of_squeue() -> None:
     }.items(),
 )
 def test_limits(text: str, seconds: float | None) -> None:
-    assert programs.limit_s(text) == seconds
+    assert seconds_in(text) == seconds
 
 
 NODES = (

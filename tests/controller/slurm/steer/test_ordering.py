@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from cotenant.controller.policies import registry
-from cotenant.controller.slurm.steer import ORDERS
 from cotenant.controller.slurm.steer.core.estimates import Estimate
-from cotenant.controller.slurm.steer.core.ordering import order_queue
+from cotenant.controller.slurm.steer.core.ordering import ORDERS, order_queue
 from cotenant.controller.slurm.steer.core.queue import QueueJob
 from tests.controller.slurm.steer.building import job, node, queue
 

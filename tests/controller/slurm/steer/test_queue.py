@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.slurm.steer.core.queue import (
-    JOB_FIELDS,
-    gpus_in,
-    jobs_in,
-    nodes_in,
-    seconds_in,
-)
+from cotenant.controller.slurm.answers import gpus_in, seconds_in
+from cotenant.controller.slurm.steer.core.queue import JOB_FIELDS, jobs_in, nodes_in
 from tests.controller.slurm.steer.building import job, node, queue
 
 END = "end-0123"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.slurm.steer import Slurm, SlurmConfig, SlurmProblem
-from cotenant.controller.slurm.steer.slurm import NoAccounting
+from cotenant.controller.slurm.steer.slurm import NoAccounting, Slurm, SlurmConfig, SlurmProblem
 
 CONFIG = SlurmConfig(
     cluster="test", version="22.05.8", priority_type="priority/basic", slurm_user="slurm", slurm_uid=64030
@@ -52,7 +51,7 @@ def test_a_job_that_has_gone_is_no_refusal(tmp_path: Path) -> None:
         "cat >\"$0.said\"; echo 'Invalid job id specified for job 9' >&2; echo 'Access denied' >&2; exit 1"
     )
     slurm = program(tmp_path, "scontrol", script)
-    from cotenant.controller.slurm.steer import PriorityChange
+    from cotenant.controller.slurm.steer.core.priorities import PriorityChange
 
     change = PriorityChange(job_id=9, before=1, priority=2_000_000_000, rank=1)
     assert slurm.set_priorities([change]) == ["Access denied"]

@@ -1,1 +1,0 @@
-"""The demo's training scripts. Rule: they are programs; only they themselves and tests import them."""
