@@ -431,7 +431,7 @@ def _entry(name: str, group: str = COMPARED) -> PolicyEntry:
     return PolicyEntry(about, made, partial(GfsParameters.parse_variant, name), group=group, choose=choose)
 
 
-GFS: Final = _entry("gfs", CLASSES)._replace(tools={"train": "cotenant.controller.papers.gfs.verbs:train"})
+GFS: Final = _entry("gfs", CLASSES)._replace(tools={"train": "python -m experiments.gfs.forecaster train"})
 GFS_RISE: Final = _entry("gfs-rise", CLASSES)
 GFS_E: Final = _entry("gfs-e")
 GFS_D: Final = _entry("gfs-d")
