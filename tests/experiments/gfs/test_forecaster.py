@@ -8,15 +8,17 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cotenant.controller.papers.gfs.forecast import Demand
 from cotenant.controller.policies import registry
 from experiments.gfs.forecaster import PROGRAM, forecaster
-from experiments.shared import program
 from tests.controller.demands import rhythmic
+
+if TYPE_CHECKING:
+    from tests.experiments.conftest import Run
 
 FIELDS = [
     "model", "mae", "rmse", "mape", "pinball_90", "pinball_95", "coverage_90", "coverage_95", "train_cpu_s",
@@ -34,29 +36,9 @@ def written(path: Path, demand: Demand, *, extra: str = "") -> str:
     return str(path)
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def run(at_home: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line in this process."""
-
-    def ran(*words: str) -> Result:
-        return Result(program.run(forecaster, PROGRAM, words), *capsys.readouterr())
-
-    return ran
+def run(runs: Callable[[Any, str], Run]) -> Run:
+    return runs(forecaster, PROGRAM)
 
 
 @pytest.fixture

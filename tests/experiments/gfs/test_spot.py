@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from experiments.gfs.spot import (
     spot,
     synthesise_spot,
 )
-from experiments.shared import program
+
+if TYPE_CHECKING:
+    from tests.experiments.conftest import Run
 
 
 def test_organisations_have_the_released_traces_shares_of_gpu_seconds() -> None:
@@ -114,15 +117,15 @@ def test_what_cannot_be_generated_is_refused(options: dict[str, float], message:
 
 
 def test_a_file_of_the_command_has_the_tasks_as_they_were_generated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Callable[[Any, str], Run],
 ) -> None:
-    file = str(tmp_path / "spot.csv.gz")
+    run, file = runs(spot, PROGRAM), "spot.csv.gz"
     asked = (file, "--spot-scale", "4", "--days", "0.01", "--seed", "3")
-    assert program.run(spot, PROGRAM, asked) == 0
-    assert "SYNTHETIC" in capsys.readouterr().err
+    written = run(*asked)
+    assert written.code == 0 and "SYNTHETIC" in written.err
     trace, made = read(file), synthesise_spot(seed=3, days=0.01, spot_scale=4.0)
     for column in ("submit_s", "duration_s", "gpus", "hp"):
         np.testing.assert_array_equal(getattr(trace, column), getattr(made, column))
     assert (trace.synthetic, trace.organisation.texts()) == (True, made.organisation.texts())
-    assert program.run(spot, PROGRAM, asked) == 1, "it is already there"
-    assert program.run(spot, PROGRAM, (file, "--days", "many")) == 2
+    assert run(*asked).code == 1, "it is already there"
+    assert run(file, "--days", "many").code == 2
