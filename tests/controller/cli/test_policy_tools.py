@@ -42,15 +42,6 @@ def test_a_tool_takes_the_words_behind_the_name(cotenant: Cotenant) -> None:
     assert "try `cotenant policy tune pcs --help`" in cotenant("policy", "tune", "pcs").err
 
 
-def test_a_trainer_of_the_repository_is_named_where_it_was_a_verb(cotenant: Cotenant) -> None:
-    for words in (
-        ("policy", "train", "gfs", "demand.csv", "--out", "m.json"),
-        ("forecast", "train", "d.csv"),
-    ):
-        result = cotenant(*words)
-        assert result.code != 0 and "`python -m experiments.gfs.forecaster " in result.err
-
-
 def test_a_tool_of_the_repository_is_named_and_not_run() -> None:
     part = elsewhere("any", "python -m experiments.any.train")
     for words in ([], ["--trace", "a", "b"]):
