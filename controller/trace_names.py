@@ -27,5 +27,3 @@ TITLES: Final = {
     "philly": "Philly (Jeon et al., ATC '19; two derived job tables)",
 }
 """What each is generated like."""
-LIKE: Final = {"gfs": 1.0, "gfs-2x": 2.0, "gfs-4x": 4.0}
-"""The three workloads of GFS: how often spot tasks come."""

@@ -20,7 +20,7 @@ COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
 
 class Verb(NamedTuple):
     """`module` has a function or an app of the verb's name. It is below `cotenant.controller.cli`, or below
-    `cotenant.controller` where it belongs to a published system (`papers.`), Slurm or an integration."""
+    `cotenant.controller` where it belongs to Slurm or an integration."""
 
     name: str
     module: str
@@ -31,7 +31,7 @@ class Verb(NamedTuple):
     @property
     def full_module(self) -> str:
         """The module's name, as it is imported."""
-        folder = "" if self.module.startswith(("papers.", "slurm.", "integrations.")) else "cli."
+        folder = "" if self.module.startswith(("slurm.", "integrations.")) else "cli."
         return f"cotenant.controller.{folder}{self.module}"
 
 
@@ -85,7 +85,6 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         ),
     ),
     "What if": (
-        Verb("forecast", "papers.gfs.verbs", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
         Verb(
             "whatif",
@@ -140,6 +139,7 @@ SYNONYMS: Final = {
 """Names that Slurm, PBS, LSF, Docker and others have for a verb."""
 
 NOT_HERE: Final = {
+    "forecast": "`python -m experiments.gfs.forecaster evaluate|train FILE`, in the source folder",
     "pcs": "`cotenant policy tune pcs TRACE` searches, `cotenant policy set pcs config=FILE#NAME` chooses",
     "salloc": "`cotenant shell` waits for devices and opens a shell on them",
     "policy forecast": "`cotenant policy state` shows it",

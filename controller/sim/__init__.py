@@ -25,7 +25,6 @@ from cotenant.controller.sim.speedups import (
 from cotenant.controller.sim.traces.mapped import column_map
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
-from cotenant.controller.sim.traces.spot import synthesise_spot
 from cotenant.controller.sim.traces.synth import synthesise
 from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decode_utf_8, table, unpack_gzip
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, nearest, show_value
@@ -50,7 +49,7 @@ __all__ = [
     "elastic_workload", "busiest", "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
     "add_knowledge", "measured_speedups", "nearest", "open_trace",
     "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "show_value",
-    "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpack_gzip", "windows",
+    "simulate", "speedups_of", "synthesise", "table", "tasks", "unpack_gzip", "windows",
     "workload_of", "write_csv",
 ]
 # fmt: on

@@ -24,10 +24,8 @@ from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import launch_overheads
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.trace_names import LIKE, SYNTH
+from cotenant.controller.trace_names import SYNTH
 
-SPOT_DAYS: Final = 5.0
-"""Days of `synth:gfs` where it names no number."""
 SYNTH_JOBS: Final = 20_000
 """Jobs of `synth:NAME` where it names no number."""
 
@@ -128,22 +126,16 @@ class Scenario:
 def open_trace(
     name: str, *, format: str = "auto", seed: int = 0, columns: Mapping[str, str] | None = None
 ) -> Trace:
-    """Opens the trace of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates
-    (`synth:gfs-4x:DAYS`).
+    """Opens the trace of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates.
 
     Raises:
         TraceProblem: no such trace, or something is wrong in it.
     """
     if not name.startswith(SYNTH):
         return read(name, format=format, columns=columns)
-    from cotenant.controller.sim.traces.spot import synthesise_spot
     from cotenant.controller.sim.traces.synth import synthesise
 
     like, _, count = name.removeprefix(SYNTH).partition(":")
-    if like in LIKE:
-        if count and not texts.is_whole_number(count):
-            raise TraceProblem(f"{count!r} is not a number of days", hint="write synth:gfs-4x:2")
-        return synthesise_spot(seed=seed, spot_scale=LIKE[like], days=float(count) if count else SPOT_DAYS)
     if count and not texts.is_whole_number(count):
         raise TraceProblem(f"{count!r} is not a number of jobs", hint="write synth:earth:20000")
     return synthesise(like, seed=seed, jobs=int(count) if count else SYNTH_JOBS)

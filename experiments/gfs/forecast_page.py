@@ -48,7 +48,7 @@ METHOD: Final = """`make results-gfs` makes this page from {hours:,} hours of {s
     type each (`alibaba_spot_hourly`, the trace that GFS's authors released; GPUs requested, high
     priority and spot together). The last {days} days are the test; no model was trained and no setting
     chosen on them. `xgboost` are the trees of `xgboost-cqr` as trained; DeepAR is a small LSTM of ours.
-    `cotenant forecast evaluate FILE` judges the same models on your own hours."""
+    `python -m experiments.gfs.forecaster evaluate FILE` judges the same models on your own hours."""
 
 
 def text(runs: Sequence[Run], facts: str, folder: Path) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.papers.gfs.forecast import DAY_H, MONTH_H
-from cotenant.controller.papers.gfs.training import (
+from experiments.gfs.training import (
     Answers,
     ForecastEvaluation,
     Judged,

@@ -17,8 +17,18 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.papers.gfs.forecast import Demand, Floats, Forecaster, ForecastModel, LastChange
-from cotenant.controller.sim import Scenario, Workload, policies_named, scenario, simulate, synthesise_spot
+from cotenant.controller.sim import (
+    Cluster,
+    Physics,
+    Scenario,
+    Workload,
+    pair_data,
+    policies_named,
+    simulate,
+    workload_of,
+)
 from cotenant.controller.sim.results.summary import summarise
+from experiments.gfs.spot import LOADS, synthesise_spot
 from experiments.shared import paths
 from experiments.shared.kept_runs import keep
 
@@ -94,6 +104,13 @@ def load(cell: Cell) -> Row | None:
     return msgspec.json.decode(cell.file.read_bytes(), type=Row) if cell.file.exists() else None
 
 
+def jobs_of(load: str, days: int, seed: int, pairs: str = "none") -> tuple[Workload, Cluster]:
+    """The generated jobs of a load, with the models of a table of pairs, and GFS's cluster."""
+    trace = synthesise_spot(seed=seed, days=days, spot_scale=LOADS[load])
+    asked = Scenario(trace=trace.name, hosts=HOSTS, pairs=pairs)
+    return workload_of(asked, trace, pair_data(pairs), seed), asked.cluster
+
+
 def from_day(workload: Workload, day: int) -> Workload:
     """Without the spot jobs of the days before."""
     kept = workload.hp | (workload.submit_s >= day * DAY_S)
@@ -104,11 +121,11 @@ def run(cell: Cell, commit: str) -> None:
     """In a process of its own."""
     began_s = time.process_time()
     (choice,) = policies_named(cell.policy)
-    trace = f"synth:{cell.load}:{cell.days + cell.known_days}"
-    asked = Scenario(trace=trace, hosts=HOSTS, pairs="none", on_preempt=cell.world)
-    (task,) = scenario.tasks(asked, [choice], [cell.seed])
-    workload = from_day(task.workload, cell.known_days) if cell.known_days else task.workload
-    outcome = simulate(workload, task.cluster, choice.name, choice.parameters, physics=task.physics)
+    workload, cluster = jobs_of(cell.load, cell.days + cell.known_days, cell.seed)
+    if cell.known_days:
+        workload = from_day(workload, cell.known_days)
+    physics = Physics(pairs="none", on_preempt=cell.world)
+    outcome = simulate(workload, cluster, choice.name, choice.parameters, physics=physics)
     found = summarise(outcome)
     hp, spot = found["hp"], found["spot"]
     row = Row(

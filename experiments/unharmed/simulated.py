@@ -18,17 +18,10 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim import (
-    Cluster,
-    Physics,
-    Scenario,
-    Workload,
-    policies_named,
-    scenario,
-    simulate,
-)
+from cotenant.controller.sim import Cluster, Physics, Workload, policies_named, simulate
 from cotenant.controller.sim.results.summary import summarise
 from experiments.cotenant import cells as windows
+from experiments.gfs import scheduling_runs
 from experiments.shared import kept_runs, paths
 
 FOLDER: Final = paths.CACHE / "unharmed"
@@ -118,12 +111,8 @@ def cells() -> list[Cell]:
 def jobs_of(ground: str, seed: int, pairs: str) -> tuple[Workload, Cluster]:
     """The jobs of a ground, and where they run."""
     if ground == GFS:
-        asked = Scenario(trace=f"synth:gfs:{GFS_DAYS}", hosts=287, pairs=pairs)
-        (task,) = scenario.tasks(asked, policies_named(HP_ALONE.policy), [seed])
-        hosts = task.cluster.hosts // GFS_PART
-        return task.workload.take(np.arange(0, len(task.workload), GFS_PART)), replace(
-            task.cluster, hosts=hosts
-        )
+        found, on = scheduling_runs.jobs_of("gfs", GFS_DAYS, seed, pairs)
+        return found.take(np.arange(0, len(found), GFS_PART)), replace(on, hosts=on.hosts // GFS_PART)
     vc = VCS[seed % len(VCS)] if ground == SERVER else ground
     found, on = windows.workload(vc, seed, 1.0, pairs, 0.0), windows.cluster(vc)
     if ground == SERVER:

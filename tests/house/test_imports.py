@@ -129,10 +129,7 @@ TRAINING = (
     f"{PAPERS}.lazer.deferral",
     f"{PAPERS}.pcs.preferences",
 )
-BESIDE_POLICIES = (
-    *TRAINING,
-    *(f"{PAPERS}.{name}.verbs" for name in ("gfs", "pcs")),
-)
+BESIDE_POLICIES = (*TRAINING, f"{PAPERS}.pcs.verbs")
 """Parts of a paper that decide nothing: they train, or are a verb."""
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (

@@ -176,10 +176,7 @@ controller.papers.lazer         controller.domain controller.planning controller
                                 controller.policies.entries controller.policies.toolkit controller.policies
 controller.papers.gfs           controller.performance controller.domain controller.planning controller.wire
                                 controller.models controller.policies.base controller.policies.entries
-                                controller.policies.toolkit controller.policies controller.sim
-                                controller.training
-controller.papers.gfs.verbs     controller.domain controller.sim controller.present controller.cli
-                                controller.cli.offline controller.papers.gfs
+                                controller.policies.toolkit controller.policies controller.training
 controller.papers.pcs           controller.domain controller.planning controller.policies.base
                                 controller.policies.entries controller.policies.toolkit controller.policies
                                 controller.sim controller.training controller.papers.literature

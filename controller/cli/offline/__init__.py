@@ -1,1 +1,1 @@
-"""Verbs that compute on files instead of asking a controller: simulation, what-if, predictor, forecasts."""
+"""Verbs that compute on files instead of asking a controller: simulation, what-if, predictor."""

@@ -115,47 +115,23 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 @trace.part("synth")
 def synth(
-    like: Annotated[str, option("--like", metavar="earth|saturn|uranus|philly|gfs", help="What to match.")],
+    like: Annotated[str, option("--like", metavar="earth|saturn|uranus|philly", help="What to match.")],
     file: FileArgument = "",
     out: Annotated[str, option("--out", metavar="FILE", help="FILE, named by a flag.")] = "",
-    jobs: Annotated[
-        int | None, option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.  [default: 20000]")
-    ] = None,
-    days: Annotated[
-        float | None, option("--days", metavar="D", help="Like gfs: days of submissions.  [default: 5]")
-    ] = None,
-    spot_scale: Annotated[
-        float | None, option("--spot-scale", metavar="S", help="Like gfs: spot tasks.  [default: 1]")
-    ] = None,
+    jobs: Annotated[int, option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.")] = 20_000,
     seed: SeedFlag = 0,
     force: ForceFlag = False,
 ) -> None:
     """Generate a trace: heavy-tailed durations, bursty arrivals, means as published. Labelled synthetic.
 
-    Like gfs: jobs of two classes for 287 hosts of 8 devices, those included that run at the beginning.
-
     \b
     For example:
       cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
-      cotenant sim trace synth spot.csv.gz --like gfs --spot-scale 4 --days 5
     """
-    from cotenant.controller.sim import synthesise_spot
-
     if bool(file) == bool(out):
         raise Problem("usage", "a trace is written to one file", "name it: cotenant sim trace synth FILE ...")
-    wrong = {"--jobs": jobs} if like == "gfs" else {"--days": days, "--spot-scale": spot_scale}
-    for flag, given in wrong.items():
-        if given is not None:
-            raise Problem("usage", f"{flag} means nothing for a trace like {like}", "leave it out")
     with convert_errors():
-        if like == "gfs":
-            made = synthesise_spot(
-                seed=seed,
-                days=5.0 if days is None else days,
-                spot_scale=1.0 if spot_scale is None else spot_scale,
-            )
-        else:
-            made = open_trace(f"{SYNTH}{like}:{20_000 if jobs is None else jobs}", seed=seed)
+        made = open_trace(f"{SYNTH}{like}:{jobs}", seed=seed)
     write(made, file or out, force)
 
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen_format, show_listing
 from cotenant.controller.present.tables import Column
-from cotenant.controller.trace_names import LIKE, NAMES, SYNTH, TITLES
+from cotenant.controller.trace_names import NAMES, SYNTH, TITLES
 
 
 class KnownTrace(NamedTuple):
@@ -25,12 +25,6 @@ def sim_trace_list(output: OutputFlag = None, as_json: JsonFlag = False) -> None
             f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {title}; {SYNTH}{name}:JOBS for so many"
         )
         for name, title in TITLES.items()
-    ]
-    made += [
-        KnownTrace(
-            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like GFS, hp and {scale:g}x spot tasks, 5 days"
-        )
-        for name, scale in LIKE.items()
     ]
     listing = Listing(
         noun="trace",

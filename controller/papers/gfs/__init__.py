@@ -6,6 +6,6 @@ promises of spot jobs at every load, and spot jobs wait longest under `gfs` (exp
 
 `policy.py` is the layer over any order, `state.py` what it remembers and the quota, `scheduling.py` the
 paper's own order and whom it preempts, `demand.py` and `forecasting.py` what is asked of a forecast,
-`class_view.py` what the order below sees. `forecast/` computes forecasts, `training/` fits them, `verbs.py`
-is `cotenant forecast`.
+`class_view.py` what the order below sees. `forecast/` computes forecasts, `training/` fits them anew on the
+controller's own hours; experiments/gfs fits one to a file of demand, and judges it beside others.
 """

@@ -131,12 +131,9 @@ def widest(budgets: dict[str, Budget]) -> int:
     return max((budget.gpus for budget in budgets.values()), default=0)
 
 
-def concerned_jobs(actions: Sequence[domain.AnyAction]) -> list[domain.JobId]:
-    return [each.job_id for each in actions if isinstance(each, domain.Place | domain.Share | domain.Defer)]
-
-
-def is_deferred(job_id: domain.JobId, actions: Sequence[domain.AnyAction]) -> bool:
-    return any(isinstance(each, domain.Defer) and each.job_id == job_id for each in actions)
+def concerned_jobs(actions: Sequence[domain.AnyAction]) -> set[domain.JobId]:
+    """Those that the actions start or defer."""
+    return {each.job_id for each in actions if isinstance(each, domain.Place | domain.Share | domain.Defer)}
 
 
 def replay_actions(view: View, actions: Sequence[domain.AnyAction]) -> Plan:
@@ -151,10 +148,11 @@ def replay_actions(view: View, actions: Sequence[domain.AnyAction]) -> Plan:
     return plan
 
 
-def jobs_over_budget(
+def split_by_budget(
     view: View, actions: Sequence[domain.AnyAction], budgets: dict[str, Budget]
-) -> set[domain.JobId]:
-    """Jobs whose free devices exceed the budget, given the jobs before them; never aged ones."""
+) -> tuple[tuple[domain.AnyAction, ...], set[domain.JobId]]:
+    """The actions that keep within the budget, and the jobs whose free devices exceed what those before them
+    have left of it; never aged ones."""
     left = {type: budget.gpus for type, budget in budgets.items()}
     excess: set[domain.JobId] = set()
     for action in actions:
@@ -166,16 +164,15 @@ def jobs_over_budget(
             excess.add(action.job_id)
         else:
             left[type] = left.get(type, 0) - len(taken)
-    return excess
+    return tuple(each for each in actions if served_job(each) not in excess), excess
 
 
-def remaining_actions(
-    actions: Sequence[domain.AnyAction], job_ids: set[domain.JobId]
-) -> tuple[domain.AnyAction, ...]:
-    """What remains when these jobs are not started."""
-    return tuple(
-        each
-        for each in actions
-        if not (isinstance(each, domain.Place | domain.Share | domain.Defer) and each.job_id in job_ids)
-        and not (isinstance(each, domain.Preempt) and each.for_job in job_ids)
-    )
+def served_job(action: domain.AnyAction) -> domain.JobId | None:
+    """The job that an action starts, defers or makes room for, if any."""
+    match action:
+        case domain.Place() | domain.Share() | domain.Defer():
+            return action.job_id
+        case domain.Preempt():
+            return action.for_job
+        case _:
+            return None

@@ -45,8 +45,8 @@ class GfsParameters(PolicyParameters, frozen=True, kw_only=True):
     long_h: float = 24.0
     """What the evictions of 24 hours are divided by (published code: 1)."""
     model: str = ""
-    """A file of `cotenant forecast train`, on the controller's machine: it forecasts, and nothing is trained
-    anew. Empty: the controller trains on its own hours."""
+    """A file with a trained model, on the controller's machine: it forecasts, and nothing is trained anew.
+    Empty: the controller trains on its own hours."""
     trainer: Literal["xgboost-cqr", "orglinear"] = "xgboost-cqr"
     retrain_h: int = 24
     """Hours from training to training; 0: none."""

@@ -141,9 +141,9 @@ class Gfs:
             return ()
         seen = self._hp_view(view)
         actions = self._order.decide(seen, event).actions
-        plan = class_view.replay_actions(view, actions)
+        plan, decided = class_view.replay_actions(view, actions), class_view.concerned_jobs(actions)
         for job in list(seen.queue.jobs_in_order()):
-            if not plan.is_placed(job.job_id) and not class_view.is_deferred(job.job_id, actions):
+            if job.job_id not in decided:
                 self._make_room(plan, job)
         return (*actions, *plan.actions)
 
@@ -163,16 +163,16 @@ class Gfs:
 
     def _spot_pass(self, view: View, event: ev.AnyEvent) -> Sequence[domain.AnyAction]:
         budgets = self.budgets(view, event) if view.queue else {}
-        left_out, excess = set[domain.JobId](), set[domain.JobId]()
-        actions: Sequence[domain.AnyAction] = ()
+        left_out = set[domain.JobId]()
+        kept: Sequence[domain.AnyAction] = ()
         for _ in range(ASKED_MAX):
             seen = self._spot_view(view, class_view.widest(budgets), left_out)
-            actions = self._ask_order(seen, event, budgets).actions
-            excess = class_view.jobs_over_budget(view, actions, budgets)
+            asked = self._ask_order(seen, event, budgets).actions
+            kept, excess = class_view.split_by_budget(view, asked, budgets)
             if not excess:
-                return actions
+                break
             left_out |= excess
-        return class_view.remaining_actions(actions, excess)
+        return kept
 
     def _ask_order(
         self, seen: View, event: ev.AnyEvent, budgets: dict[str, class_view.Budget]
@@ -181,7 +181,7 @@ class Gfs:
         them, and is asked again."""
         if isinstance(self._order, Pts):
             limits = {type: budget.gpus for type, budget in budgets.items()}
-            return self._order.decide_within(seen, event, limits)
+            return self._order.decide(seen, event, limits)
         return self._order.decide(seen, event)
 
     def _spot_view(self, view: View, widest: int, left_out: set[domain.JobId]) -> class_view.ClassView:
@@ -214,9 +214,7 @@ class Gfs:
                 placed.add(action.job_id)
             elif not (isinstance(action, domain.Preempt) and action.for_job in placed):
                 kept.append(action)
-        return class_view.remaining_actions(
-            kept, class_view.jobs_over_budget(view, kept, self.budgets(view, event))
-        )
+        return class_view.split_by_budget(view, kept, self.budgets(view, event))[0]
 
     def _sharing(self, view: View) -> Policy | None:
         """Returns the policy that shares, if one does here."""
@@ -431,7 +429,7 @@ def _entry(name: str, group: str = COMPARED) -> PolicyEntry:
     return PolicyEntry(about, made, partial(GfsParameters.parse_variant, name), group=group, choose=choose)
 
 
-GFS: Final = _entry("gfs", CLASSES)._replace(tools={"train": "cotenant.controller.papers.gfs.verbs:train"})
+GFS: Final = _entry("gfs", CLASSES)._replace(tools={"train": "python -m experiments.gfs.forecaster train"})
 GFS_RISE: Final = _entry("gfs-rise", CLASSES)
 GFS_E: Final = _entry("gfs-e")
 GFS_D: Final = _entry("gfs-d")

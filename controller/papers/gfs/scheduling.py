@@ -143,10 +143,7 @@ class Pts(Stateless):
         pods = max(1, job.spec.nodes)
         return (-job.spec.gpus / pods, -pods)
 
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        return self.decide_within(view, event, None)
-
-    def decide_within(self, view: View, event: ev.AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent, budgets: Mapping[str, int] | None = None) -> Decision:
         """Decides within `budgets`: devices by type that may be given out; None: all that are free. No budget
         limits an aged job."""
         if not view.queue or not view.free.everywhere or is_quiet(view, event):

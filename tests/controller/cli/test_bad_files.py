@@ -25,7 +25,6 @@ READS = {
     "a model": ("predictor", "show", "{}.json"),
     "a learned order": ("sim", "run", "philly/51b7ef", "--jobs", "2", "--policy", "scorer:model={}.json"),
     "a trade-off": ("policy", "set", "pcs", "config={}.json#p1"),
-    "demand": ("forecast", "evaluate", "{}.csv"),
 }
 CONTENTS: dict[str, bytes] = {
     "empty": b"",

@@ -36,10 +36,10 @@ def test_a_policy_without_the_tool_is_refused_with_those_that_have_one(cotenant:
 
 
 def test_a_tool_takes_the_words_behind_the_name(cotenant: Cotenant) -> None:
-    result = cotenant("policy", "train", "gfs", "nowhere.csv", "--out", "model.json")
+    result = cotenant("policy", "tune", "pcs", "nowhere.csv", "--train-jobs", "20")
     assert (result.code, result.out) == (3, "")
     assert "nowhere.csv: there is no such file" in result.err
-    assert "try `cotenant policy train gfs --help`" in cotenant("policy", "train", "gfs").err
+    assert "try `cotenant policy tune pcs --help`" in cotenant("policy", "tune", "pcs").err
 
 
 def test_a_tool_of_the_repository_is_named_and_not_run() -> None:

@@ -7,7 +7,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,37 +16,18 @@ from cotenant.controller.models.interference import model_file
 from experiments.castor.interference import training
 from experiments.castor.interference.pair_rows import read
 from experiments.castor.predictor import PROGRAM, interference
-from experiments.shared import program
 from tests.controller.invented_pairs import invented
 from tests.controller.sim.journals import write_measured_pairs
+
+if TYPE_CHECKING:
+    from tests.experiments.conftest import Run
 
 FIELDS = {"schema", "better_than_mean", "pairs", "rmse", "mae", "mean_prediction_rmse", "features"}
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Predictor = Callable[..., Result]
-
-
 @pytest.fixture
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def predictor(at_home: Path, capsys: pytest.CaptureFixture[str]) -> Predictor:
-    """Runs a command line in this process."""
-
-    def run(*words: str) -> Result:
-        code = program.run(interference, PROGRAM, words)
-        return Result(code, *capsys.readouterr())
-
-    return run
+def predictor(runs: Callable[[Any, str], Run]) -> Run:
+    return runs(interference, PROGRAM)
 
 
 QUICK = ({**training.GRID[3], "trees": 25.0, "eta": 0.3},)
@@ -67,7 +48,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_train_writes_the_same_file_again(predictor: Predictor, at_home: Path) -> None:
+def test_train_writes_the_same_file_again(predictor: Run, at_home: Path) -> None:
     pytest.importorskip("xgboost")
     one = write(at_home / "one.csv", invented(1, models=4))
     two = write(at_home / "two.csv.gz", invented(2, models=4))
@@ -84,7 +65,7 @@ def test_train_writes_the_same_file_again(predictor: Predictor, at_home: Path) -
     assert sorted(path.name for path in at_home.glob(".*json*")) == [], "nothing half written is left"
 
 
-def test_evaluate_keeps_its_contract(predictor: Predictor, at_home: Path, model: Path) -> None:
+def test_evaluate_keeps_its_contract(predictor: Run, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "others.csv", invented(9, models=6))
     result = predictor("evaluate", str(model), "--pairs", pairs, "-o", "json")
     assert result.code == 0
@@ -99,9 +80,7 @@ def test_evaluate_keeps_its_contract(predictor: Predictor, at_home: Path, model:
     )
 
 
-def test_the_mean_is_that_of_the_training_not_of_the_file(
-    predictor: Predictor, at_home: Path, model: Path
-) -> None:
+def test_the_mean_is_that_of_the_training_not_of_the_file(predictor: Run, at_home: Path, model: Path) -> None:
     rows = "model1,model2,xi1,xi2,solo1_gpu_util_pct,solo2_gpu_util_pct\nx,y,5.0,7.0,30,40\n"
     pairs = write(at_home / "one.csv", rows)
     value = json.loads(predictor("evaluate", str(model), "--pairs", pairs, "--json").out)
@@ -109,9 +88,7 @@ def test_the_mean_is_that_of_the_training_not_of_the_file(
     assert value["mean_prediction_rmse"] == pytest.approx([5.0 - mean[0], 7.0 - mean[1]])
 
 
-def test_missing_columns_are_missing_values_and_said(
-    predictor: Predictor, at_home: Path, model: Path
-) -> None:
+def test_missing_columns_are_missing_values_and_said(predictor: Run, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "bare.csv", "xi1,xi2,astrology\n1.5,1.2,7\n1.1,,8\n")
     result = predictor("evaluate", str(model), "--pairs", pairs, "-o", "json")
     assert result.code == 0
@@ -120,7 +97,7 @@ def test_missing_columns_are_missing_values_and_said(
     assert "columns without a meaning here: astrology" in result.err
 
 
-def test_evaluate_is_a_table_for_people(predictor: Predictor, at_home: Path, model: Path) -> None:
+def test_evaluate_is_a_table_for_people(predictor: Run, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "others.csv", invented(9, models=6))
     result = predictor("evaluate", str(model), "--pairs", pairs)
     count, head, *rows = result.out.splitlines()
@@ -133,14 +110,14 @@ def test_evaluate_is_a_table_for_people(predictor: Predictor, at_home: Path, mod
     assert rows[4].startswith("on these pairs better than the mean: RMSE 0.")
 
 
-def test_a_bad_line_is_named(predictor: Predictor, at_home: Path, model: Path) -> None:
+def test_a_bad_line_is_named(predictor: Run, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "bad.csv", "xi1,xi2\n1.5,1.2\n1.5,much\n")
     for words in (("evaluate", str(model), "--pairs", pairs), ("train", "--pairs", pairs, "--out", "m.json")):
         refused(predictor(*words), 2, "bad.csv: line 3: xi2 must be a number")
     assert not (at_home / "m.json").exists()
 
 
-def test_files_that_are_not_there_or_no_models(predictor: Predictor, at_home: Path, model: Path) -> None:
+def test_files_that_are_not_there_or_no_models(predictor: Run, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "p.csv", invented(1, models=2))
     words = ("evaluate",)
     refused(predictor(*words, "none.json", "--pairs", pairs), 3, "none.json: there is no such file")
@@ -154,7 +131,7 @@ def test_files_that_are_not_there_or_no_models(predictor: Predictor, at_home: Pa
     assert predictor("train", "--pairs", pairs).code == 2, "--out is needed"
 
 
-def test_too_few_pairs_say_what_to_do(predictor: Predictor, at_home: Path) -> None:
+def test_too_few_pairs_say_what_to_do(predictor: Run, at_home: Path) -> None:
     pytest.importorskip("xgboost")
     pairs = write(at_home / "p.csv", invented(1, models=1))
     result = predictor("train", "--pairs", pairs, "--out", "m.json")
@@ -162,7 +139,7 @@ def test_too_few_pairs_say_what_to_do(predictor: Predictor, at_home: Path) -> No
 
 
 def test_without_xgboost_it_says_what_to_install(
-    predictor: Predictor, at_home: Path, monkeypatch: pytest.MonkeyPatch
+    predictor: Run, at_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__
 
@@ -184,9 +161,7 @@ def refused(result: Any, code: int, text: str) -> None:
     assert text in result.err
 
 
-def test_a_model_that_is_no_better_than_the_mean_says_so(
-    predictor: Predictor, at_home: Path, model: Path
-) -> None:
+def test_a_model_that_is_no_better_than_the_mean_says_so(predictor: Run, at_home: Path, model: Path) -> None:
     pairs = write(at_home / "others.csv", "xi1,xi2\n1.5,1.5\n1.2,1.9\n1.1,2.0\n")
     judged = predictor("evaluate", str(model), "--pairs", pairs)
     assert "on these pairs no better than the mean (RMSE" in judged.out
@@ -208,7 +183,7 @@ READS = {
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("words", READS.values(), ids=READS.keys())
 def test_what_holds_something_else_is_exit_code_2(
-    words: tuple[str, ...], content: str, predictor: Predictor, at_home: Path
+    words: tuple[str, ...], content: str, predictor: Run, at_home: Path
 ) -> None:
     (name,) = (word for word in words if word.startswith("odd"))
     (at_home / name).write_bytes(CONTENTS[content])
@@ -217,7 +192,7 @@ def test_what_holds_something_else_is_exit_code_2(
 
 @pytest.mark.parametrize("words", READS.values(), ids=READS.keys())
 def test_a_folder_is_no_file_and_what_is_not_there_is_exit_code_3(
-    words: tuple[str, ...], predictor: Predictor, at_home: Path
+    words: tuple[str, ...], predictor: Run, at_home: Path
 ) -> None:
     (name,) = (word for word in words if word.startswith("odd"))
     refused(predictor(*words), 3, name)

@@ -1,7 +1,7 @@
 """A trained model in use: asked every hour, it learns from its own errors as soon as they are observed.
 
-Rule: pure. The demand comes in, quantiles come out; the only memory is the errors so far, which `errors()`
-gives back as a value that a model document holds. The median is the forecast and stays as the model made it;
+Rule: pure. The demand comes in, quantiles come out; the only memory is the errors so far, which `memory()`
+gives back as a value. The median is the forecast and stays as the model made it;
 the errors correct the other levels (`errors.py`), unless the model comes without any (OrgLinear as
 published).
 """
@@ -19,14 +19,7 @@ from cotenant.controller.models.interference.forest import Forest
 from cotenant.controller.papers.gfs.forecast import methods
 from cotenant.controller.papers.gfs.forecast.demand import DAY_H, TOTAL, Calendar, Demand, Floats, Hours
 from cotenant.controller.papers.gfs.forecast.errors import WINDOW, correction, enough, order_quantiles
-from cotenant.controller.papers.gfs.forecast.model import (
-    ERRORS_MAX,
-    ErrorTable,
-    ForecastModel,
-    LastChange,
-    QuantileTrees,
-    errors_kept,
-)
+from cotenant.controller.papers.gfs.forecast.model import ForecastModel, LastChange, QuantileTrees
 
 Aggregation = Literal["pool", "paper"]
 MEDIAN: Final = 0.5
@@ -195,21 +188,6 @@ class Forecaster:
         )
         levels = [f"{level:g}" for level in self.model.levels if not enough(count, level)]
         return f"too few errors yet for quantiles of {', '.join(levels)}" if levels else ""
-
-    def errors(self, errors_max: int = ERRORS_MAX) -> ErrorTable:
-        """The newest errors, at most so many, to be kept in the model's document."""
-        if not self._corrects:
-            return ()
-        series, levels = len(self.model.series), len(self.model.levels)
-        kept = errors_kept(series, self.model.horizon_h, levels, errors_max)
-        return tuple(
-            tuple(self._last_errors(name, ahead, kept) for ahead in range(self.model.horizon_h))
-            for name in self.model.series
-        )
-
-    def _last_errors(self, name: str, ahead: int, kept: int) -> tuple[tuple[float, ...], ...]:
-        levels = range(len(self.model.levels))
-        return tuple(tuple(self._errors.get((name, ahead, level), ()))[-kept:] for level in levels)
 
     def _learn(self, demand: Demand) -> None:
         """Errors of hours that are known now; each counts once."""

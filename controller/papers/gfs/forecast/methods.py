@@ -2,8 +2,8 @@
 
 Rule: nothing after the origin is seen. `filled[i, t]` is the demand of series i in hour t, without gaps.
 
-The naive ones are what every trained one must beat, and stand in until there is one. Their answers have one
-row per series, one per origin, and one per hour ahead (1, 2, ... of them).
+The one without training stands in until there is a trained one. Its answer has one row per series, one per
+origin, and one per hour ahead (1, 2, ... of them).
 
 What the quantile trees see has no names: all values are differences from the last one, in units of the
 series' own hourly change. So one forest serves any number of series, whatever their order and size, also
@@ -18,7 +18,6 @@ What attention makes of an organisation's attributes does not depend on time, so
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import NormalDist
 from typing import Final
 
@@ -29,25 +28,10 @@ import numpy.typing as npt
 from cotenant.controller.papers.gfs.forecast.demand import DAY_H, MONTH_H, WEEK_H, Calendar, Floats, Hours
 
 CHANGE_DAYS_MIN = 7
-Naive = Callable[[Floats, Hours, int], Floats]
 
 
 def last_value(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
     return np.repeat(filled[:, origins, None], horizon_h, axis=2)
-
-
-def last_week_peak(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
-    """The forecast of GFS-e: the highest demand of the last 168 hours."""
-    peaks = np.stack([filled[:, max(0, t + 1 - WEEK_H) : t + 1].max(axis=1) for t in origins], axis=1)
-    return np.repeat(peaks[:, :, None], horizon_h, axis=2)
-
-
-def seasonal(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
-    """The demand of a day before, or of the first hour known."""
-    ahead = origins[:, None] + np.arange(1, horizon_h + 1)
-    days = (ahead - origins[:, None] + DAY_H - 1) // DAY_H
-    found: Floats = filled[:, np.maximum(ahead - DAY_H * days, 0)]
-    return found
 
 
 def last_change(filled: Floats, origins: Hours, horizon_h: int) -> Floats:

@@ -1,4 +1,4 @@
-"""A trained forecaster as a document, which `papers/gfs/training/` writes and the controller reads.
+"""A trained forecaster as a document: who trains one writes it, and the controller reads it.
 
 Rule: bytes from elsewhere are bounded and checked before anything is done with them; one that is damaged, of
 another version or contradicts itself is refused in one line. The same training gives the same bytes.
@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.controller.models.interference.forest import Forest
 from cotenant.controller.papers.gfs.forecast.demand import DAY_H
-from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores
+from cotenant.controller.papers.gfs.forecast.errors import WINDOW
 from cotenant.controller.papers.gfs.forecast.methods import COLUMNS, HORIZON_H_MAX, LinearWeights
 from cotenant.controller.performance import Trees
 from cotenant.controller.wire import BadMessage, decode_json
@@ -47,6 +47,21 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     why: str
     """For people: what is missing."""
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """The scores of a forecast in GPUs, but for `mape` and coverage, which are shares. Null where nothing can
+    be said."""
+
+    mae: float
+    rmse: float
+    mape: float | None
+    """Over the hours with demand."""
+    pinball_90: float
+    pinball_95: float
+    coverage_90: float
+    """The share of hours at or below the .9 quantile."""
+    coverage_95: float
 
 
 class ForecastCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +104,7 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def kind(self) -> str:
-        """The kind of the model, as `cotenant forecast` names it."""
+        """The kind of the model, as `trainer=` names it."""
         names = {QuantileTrees: "xgboost-cqr", LinearWeights: "orglinear", LastChange: "last-change"}
         return names[type(self.fitted)]
 

@@ -1,15 +1,3 @@
-"""Fits forecasters of demand, and judges them on demand that was kept out."""
+"""Fits the forecasters that a policy may ask for, by XGBoost or torch, both of which may be absent."""
 
-# fmt: off
-from cotenant.controller.papers.gfs.training.evaluate import (
-    MODELS, SeriesAggregation, Answers, ForecastEvaluation, Judged, TooFewHours, evaluate,
-)
-from cotenant.controller.papers.gfs.training.reading import DemandFile, NoHolidays, days_of, read
-from cotenant.controller.papers.gfs.training.train import Effort, train
-
-__all__ = [
-    "MODELS", "SeriesAggregation", "Answers", "DemandFile",
-    "Effort", "ForecastEvaluation", "Judged", "NoHolidays",
-    "TooFewHours", "days_of", "evaluate", "read", "train",
-]
-# fmt: on
+__all__ = ["holidays", "linear", "train"]

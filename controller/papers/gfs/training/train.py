@@ -7,8 +7,8 @@ it.
 
 Quantile trees are XGBoost's, one forest per level over all series, hours ahead and origins together. Rule:
 same demand, seed and levels, same trees. Their settings were chosen on hours before the last 28 days of the
-only real demand at hand; nothing is chosen anew in a training. The page of results, the controller and
-`forecast evaluate` do all of the work; tests of other things do less.
+only real demand at hand; nothing is chosen anew in a training. The page of results and
+the controller do all of the work; tests of other things do less.
 
 Rule: the daily one runs in the computing child, on one thread. Errors are its answer; the policy goes on as
 before.
@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from cotenant.controller.papers.gfs import forecast
-from cotenant.controller.papers.gfs.training.reading import days_of
+from cotenant.controller.papers.gfs.training.holidays import days_of
 from cotenant.controller.training import boosting
 from cotenant.controller.wire import ComputeResult, Payload
 
@@ -36,7 +36,6 @@ class Effort:
     trees_rate: float = 0.04
     rows_max: int = 160_000
     """More rows are thinned out at random, so that hundreds of organisations do not take an hour to train."""
-    deepar_steps: int = 1200
 
 
 FULL: Final = Effort()

@@ -17,7 +17,7 @@ from cotenant.controller.papers.gfs.forecast import HOURS_MIN as TRAINING_HOURS_
 from cotenant.controller.papers.gfs.forecast import RETRAINING_KIND, pack_model, question_in, write
 from cotenant.controller.papers.gfs.forecasting import HOURS_MIN
 from cotenant.controller.papers.gfs.policy import Gfs
-from cotenant.controller.papers.gfs.training import Effort, train
+from cotenant.controller.papers.gfs.training.train import Effort, train
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from tests.controller.building import report, spec

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.scenario import open_trace
-from cotenant.controller.sim.traces.spot import (
+from cotenant.controller.sim import TraceProblem, read
+from experiments.gfs.spot import (
     DAY_S,
     GPUS,
     HP,
+    LOADS,
     ORGANISATION_SHARES,
+    PROGRAM,
     SPOT,
     TaskClass,
+    spot,
     synthesise_spot,
 )
-from cotenant.controller.sim.traces.trace import TraceProblem
+
+if TYPE_CHECKING:
+    from tests.experiments.conftest import Run
 
 
 def test_organisations_have_the_released_traces_shares_of_gpu_seconds() -> None:
@@ -87,9 +95,10 @@ def test_hp_tasks_are_the_same_at_every_spot_load(seed: int, days: float, scale:
 
 
 def test_the_three_loads_of_the_paper_have_names() -> None:
-    spot = [int(np.count_nonzero(~open_trace(f"synth:{name}").hp)) for name in ("gfs", "gfs-2x", "gfs-4x")]
-    assert spot[1] / spot[0] == pytest.approx(2.0, rel=0.15)
-    assert spot[2] / spot[0] == pytest.approx(4.0, rel=0.15)
+    made = (synthesise_spot(seed=0, spot_scale=LOADS[name]) for name in ("gfs", "gfs-2x", "gfs-4x"))
+    tasks = [int(np.count_nonzero(~trace.hp)) for trace in made]
+    assert tasks[1] / tasks[0] == pytest.approx(2.0, rel=0.15)
+    assert tasks[2] / tasks[0] == pytest.approx(4.0, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,16 @@ def test_what_cannot_be_generated_is_refused(options: dict[str, float], message:
         synthesise_spot(**{"seed": 0, **options})  # type: ignore[arg-type]
 
 
-def test_a_number_of_tasks_cannot_be_asked_for() -> None:
-    with pytest.raises(TraceProblem, match="not a number of days"):
-        open_trace("synth:gfs:many")
+def test_a_file_of_the_command_has_the_tasks_as_they_were_generated(
+    runs: Callable[[Any, str], Run],
+) -> None:
+    run, file = runs(spot, PROGRAM), "spot.csv.gz"
+    asked = (file, "--spot-scale", "4", "--days", "0.01", "--seed", "3")
+    written = run(*asked)
+    assert written.code == 0 and "SYNTHETIC" in written.err
+    trace, made = read(file), synthesise_spot(seed=3, days=0.01, spot_scale=4.0)
+    for column in ("submit_s", "duration_s", "gpus", "hp"):
+        np.testing.assert_array_equal(getattr(trace, column), getattr(made, column))
+    assert (trace.synthetic, trace.organisation.texts()) == (True, made.organisation.texts())
+    assert run(*asked).code == 1, "it is already there"
+    assert run(file, "--days", "many").code == 2

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from cotenant.controller.papers.gfs.forecast import DAY_H, WEEK_H, Calendar, Demand, Floats, Hours
 from cotenant.controller.papers.gfs.training.linear import EMBEDDING, STEP_NORM_MAX, likelihood
-from cotenant.controller.papers.gfs.training.train import FULL
 
 HIDDEN: Final = 40
 BATCH: Final = 64
@@ -97,9 +96,7 @@ class Trained:
         return np.asarray(paths.double().numpy() * deviation, np.float64)
 
 
-def fit(
-    demand: Demand, horizon_h: int, seed: int, calendar: Calendar, steps: int = FULL.deepar_steps
-) -> Trained:
+def fit(demand: Demand, horizon_h: int, seed: int, calendar: Calendar, steps: int) -> Trained:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     drawn = np.random.default_rng(seed)

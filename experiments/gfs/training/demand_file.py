@@ -1,25 +1,22 @@
-"""Bytes of a table of hourly demand -> `Demand`, each error with file, line and column, and what to do; and
-the holidays of a country, from the `holidays` library: the only module that knows it.
+"""Bytes of a table of hourly demand -> `Demand`, each error with file, line and column, and what to do.
 
 Rule: one row per hour, in any order; a row that is not there, or an empty cell, is a missing hour. Columns:
 `hour` (counted from a midnight) or `time` (ISO 8601, on the hour; then dates are known), and one per
 organisation or pool, `gpus_active_NAME`. The file's own total (`gpus_active_requested`) counts only where it
 is alone. Whatever else is in the file is named and not used.
-
-Rule: holidays are optional. What comes out are days counted from 1970-01-01; a model keeps those of its
-training and of the year to come, so that nothing needs the library to forecast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from cotenant.controller import sim
 from cotenant.controller.papers.gfs.forecast import DAY_H, TOTAL, Demand
+from cotenant.controller.papers.gfs.training.holidays import EPOCH
 
 PREFIX: Final = "gpus_active_"
 OWN_TOTAL: Final = "gpus_active_requested"
@@ -27,7 +24,6 @@ HOURS_MAX: Final = 20 * 366 * DAY_H
 SERIES_MAX: Final = 2_000
 CELLS_MAX: Final = 20_000_000
 BYTES_MAX: Final = 256 * 1024 * 1024
-EPOCH: Final = date(1970, 1, 1)
 
 
 class DemandFile(NamedTuple):
@@ -138,34 +134,3 @@ def _hour_of_text(text: str) -> float:
     if at.minute or at.second or at.microsecond:
         raise ValueError(text)
     return at.timestamp() / 3600
-
-
-HINT: Final = 'holidays need a library: pip install ".[gfs]" in the source folder'
-DAYS_AHEAD: Final = 366
-
-
-class NoHolidays(ValueError):
-    """The library is missing, the country unknown, or the demand has no dates; the text says which."""
-
-
-def days_of(country: str, demand: Demand) -> frozenset[int]:
-    """The holidays of `country` among the demand's days, and those of a year after them. `country`: CN, DE,
-    DE-BY, ...
-
-    Raises:
-        NoHolidays: see the class.
-    """
-    if not demand.dated:
-        raise NoHolidays("the demand has no dates: a column `time`, or --start DATE, gives them")
-    try:
-        import holidays
-    except ImportError:
-        raise NoHolidays(HINT) from None
-    first = EPOCH + timedelta(days=demand.first_hour // DAY_H)
-    last = first + timedelta(days=demand.hours // DAY_H + DAYS_AHEAD)
-    code, _, part = country.upper().partition("-")
-    try:
-        known = holidays.country_holidays(code, subdiv=part or None, years=range(first.year, last.year + 1))
-    except (NotImplementedError, KeyError) as error:
-        raise NoHolidays(f"there are no holidays of {country!r}: {error}".splitlines()[0]) from None
-    return frozenset((day - EPOCH).days for day in known if first <= day <= last)

@@ -1,5 +1,7 @@
 """A generated workload of two classes, hp and spot, like that of GFS: SYNTHETIC, and it says so.
 
+    python -m experiments.gfs.spot spot.csv.gz --spot-scale 4 --days 5 --seed 7
+
 The job table of GFS's trace is not published. What is:
 
 TABLE (met by construction; section 4.1 and Table 3 of the paper, April to June 2024, 2,296 A100): 138,403 hp
@@ -26,15 +28,26 @@ submitted at 0 with what is left of them.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem
+from cotenant.controller.cli.frame.command import option
+from cotenant.controller.cli.offline.options import SeedFlag
+from cotenant.controller.cli.offline.trace import FileArgument, ForceFlag, write
+from cotenant.controller.papers.gfs.forecast import Floats
+from cotenant.controller.sim import Labels, Trace, TraceProblem
+from cotenant.controller.whatif.choices import convert_errors
+from experiments.shared import program
+
+PROGRAM: Final = "python -m experiments.gfs.spot"
+LOADS: Final = {"gfs": 1.0, "gfs-2x": 2.0, "gfs-4x": 4.0}
+"""The three workloads of GFS: how often spot tasks come."""
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3_600.0
@@ -284,3 +297,31 @@ def _medians(kind: TaskClass) -> tuple[float, float]:
     rest_s = kind.duration_s_mean - (1.0 - LONG_SHARE) * short_s * math.exp(SHORT_SIGMA**2 / 2.0)
     assert rest_s > 0.0, "the short tasks alone exceed the mean"
     return short_s, rest_s / LONG_SHARE / math.exp(LONG_SIGMA**2 / 2.0)
+
+
+# --- On a command line ---------------------------------------------------------------------------------
+
+
+def spot(
+    file: FileArgument,
+    days: Annotated[float, option("--days", metavar="D", help="Days of submissions.")] = 5.0,
+    spot_scale: Annotated[
+        float, option("--spot-scale", metavar="S", help="How often spot tasks come.")
+    ] = 1.0,
+    seed: SeedFlag = 0,
+    force: ForceFlag = False,
+) -> None:
+    """Generate jobs of two classes for 287 hosts of 8 devices, those included that run at the beginning.
+
+    \b
+    For example:
+      python -m experiments.gfs.spot spot.csv.gz --spot-scale 4 --days 5
+      cotenant sim compare spot.csv.gz --policies gfs,gfs-rise --hosts 287
+    """
+    with convert_errors():
+        made = synthesise_spot(seed=seed, days=days, spot_scale=spot_scale)
+    write(made, file, force)
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(spot, PROGRAM))

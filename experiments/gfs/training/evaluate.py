@@ -19,8 +19,10 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.papers.gfs import forecast
-from cotenant.controller.papers.gfs.training.train import FULL, Effort, calibration_origins, fit_trees
-from cotenant.controller.training import boosting
+from cotenant.controller.papers.gfs.training.train import Effort, calibration_origins, fit_trees
+from cotenant.controller.training import NoXGBoost
+from experiments.gfs.training import naive
+from experiments.gfs.training.scores import rolling, scores
 
 LEVELS: Final = (0.5, 0.9, 0.95)
 MODELS: Final[dict[str, str]] = {
@@ -43,6 +45,14 @@ NEEDS: Final = {
     "xgboost": "xgboost",
 }
 SeriesAggregation = Literal["series", "pool", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyEffort(Effort):
+    deepar_steps: int = 1200
+
+
+FULL: Final = StudyEffort()
 
 Ask = Callable[[forecast.Demand, forecast.Hours], forecast.Floats]
 """Raw quantiles of a trained model: shape (series, origins, hours ahead, LEVELS)."""
@@ -94,7 +104,7 @@ class ForecastEvaluation:
 
     def _judge(self, answers: Answers, aggregation: SeriesAggregation) -> Judged:
         truth, said = self.part(answers, aggregation)
-        found = forecast.scores(truth, said[..., 0], said[..., 1], said[..., 2])
+        found = scores(truth, said[..., 0], said[..., 1], said[..., 2])
         return Judged(
             **msgspec.structs.asdict(found), model=answers.model, train_cpu_s=round(answers.train_cpu_s, 3)
         )
@@ -112,7 +122,7 @@ def evaluate(
     seed: int,
     models: Sequence[str] = tuple(MODELS),
     holidays: frozenset[int] = frozenset(),
-    effort: Effort = FULL,
+    effort: StudyEffort = FULL,
     tell: Callable[[int, str], None] = lambda _done, _model: None,
 ) -> ForecastEvaluation:
     """Judge `models` (of MODELS) on the last hours of the demand.
@@ -130,7 +140,7 @@ def evaluate(
         tell(done, model)
         try:
             answers.append(study.answers(model))
-        except (ImportError, boosting.NoXGBoost):
+        except (ImportError, NoXGBoost):
             left_out[model] = NEEDS[model]
     tell(len(models), "")
     ahead = study.origins[:, None] + np.arange(1, horizon_h + 1)
@@ -182,7 +192,7 @@ class _Study:
         horizon_h: int,
         seed: int,
         calendar: forecast.Calendar,
-        effort: Effort,
+        effort: StudyEffort,
     ) -> None:
         self.demand, self.known = demand, demand.first(cut)
         self.horizon_h, self.seed, self.calendar, self.effort = horizon_h, seed, calendar, effort
@@ -217,7 +227,7 @@ class _Study:
         early_s = time.process_time() - began_s
         return _Asked(early(self.demand, self.before), raw, early_s, late_s)
 
-    def _naive_ask(self, function: forecast.Naive) -> Ask:
+    def _naive_ask(self, function: naive.Naive) -> Ask:
         def ask(demand: forecast.Demand, origins: forecast.Hours) -> forecast.Floats:
             point = function(demand.fill_gaps(), origins, self.horizon_h)
             return np.repeat(point[..., None], len(LEVELS), axis=-1)
@@ -258,7 +268,7 @@ class _Study:
         return forecast.gaussian(mean, spread, LEVELS)
 
     def deepar(self, demand: forecast.Demand) -> Ask:
-        from cotenant.controller.papers.gfs.training import deepar
+        from experiments.gfs.training import deepar
 
         steps = self.effort.deepar_steps
         trained = deepar.fit(demand, self.horizon_h, self.seed, self.calendar, steps)
@@ -278,9 +288,7 @@ class _Study:
             unit = forecast.units(series, self.origins)
             for ahead in range(self.horizon_h):
                 for level in range(1, len(LEVELS)):
-                    moved = forecast.rolling(
-                        late[:, ahead, level], ahead + 1, LEVELS[level], early[:, ahead, level]
-                    )
+                    moved = rolling(late[:, ahead, level], ahead + 1, LEVELS[level], early[:, ahead, level])
                     found[number, :, ahead, level] += unit * moved
         return forecast.order_quantiles(found, LEVELS)
 
@@ -295,11 +303,11 @@ def _errors(
     return errors
 
 
-NAIVE: Final[dict[str, forecast.Naive]] = {
+NAIVE: Final[dict[str, naive.Naive]] = {
     "last-change": forecast.last_change,
     "last-value": forecast.last_value,
-    "seasonal-naive": forecast.seasonal,
-    "last-week-peak": forecast.last_week_peak,
+    "seasonal-naive": naive.seasonal,
+    "last-week-peak": naive.last_week_peak,
 }
 FITS: Final[dict[str, Callable[[_Study, forecast.Demand], Ask]]] = {
     "trees": _Study.trees,

@@ -6,14 +6,13 @@ import gzip
 import math
 from datetime import date
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.papers.gfs.forecast import Demand
-from cotenant.controller.papers.gfs.training.reading import NoHolidays, days_of, read
 from cotenant.controller.sim import TraceProblem
+from experiments.gfs.training.demand_file import read
 
 
 def text(demand: Demand) -> list[list[float | None]]:
@@ -97,21 +96,3 @@ def test_whatever_the_bytes_nothing_else_is_raised(data: bytes, head: bytes) -> 
     except TraceProblem:
         return
     assert found.demand.hours > 0
-
-
-def test_holidays_of_a_country() -> None:
-    pytest.importorskip("holidays")
-    demand = Demand(names=("a",), values=np.ones((1, 48)), first_hour=19_996 * 24, dated=True)
-    days = days_of("cn", demand)
-    assert {19_997, 19_998} <= days, "the National Day of 2024"
-    assert 19_996 not in days
-    assert max(days) > 19_997 + 300, "and those of the year to come"
-    assert days_of("DE-BY", demand) != days_of("DE-BE", demand)
-
-
-def test_holidays_that_are_not_known() -> None:
-    pytest.importorskip("holidays")
-    with pytest.raises(NoHolidays, match="no dates"):
-        days_of("CN", Demand(names=("a",), values=np.ones((1, 48))))
-    with pytest.raises(NoHolidays, match="no holidays of 'Atlantis'"):
-        days_of("Atlantis", Demand(names=("a",), values=np.ones((1, 48)), dated=True))

@@ -1,4 +1,5 @@
-"""`cotenant forecast`: how well could demand be foreseen here? Forecasters judged on a file of hourly demand.
+"""`python -m experiments.gfs.forecaster`: how well could demand be foreseen? Forecasters judged on a file of
+hourly demand, and one trained on it for `gfs:model=MODEL`.
 
 Rule: what a script reads goes to standard output; what a person should know besides (columns that were not
 used, missing hours, models that need a library) goes to standard error.
@@ -6,23 +7,31 @@ used, missing hours, models that need a library) goes to standard error.
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
 from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.domain import texts
+from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel, Scores, write
+from cotenant.controller.papers.gfs.training.holidays import NoHolidays, days_of
+from cotenant.controller.papers.gfs.training.train import train as fit
 from cotenant.controller.present import screen, tables, units
 from cotenant.controller.present.problem import Problem, nearest
+from cotenant.controller.sim import TraceProblem
+from experiments.gfs.training import MODELS, DemandFile, ForecastEvaluation, Judged, TooFewHours, read
+from experiments.gfs.training import evaluate as judge
+from experiments.shared import program
 
-if TYPE_CHECKING:
-    from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel
-    from cotenant.controller.papers.gfs.training import DemandFile, ForecastEvaluation, Judged
-
+PROGRAM: Final = "python -m experiments.gfs.forecaster"
 DemandArgument = Annotated[
     str, argument(metavar="FILE", help="Hourly demand, .csv or .csv.gz: `hour` or `time`, gpus_active_NAME.")
 ]
@@ -58,18 +67,18 @@ NAMES_SHOWN: Final = 6
 
 
 @group()
-def forecast() -> None:
+def forecaster() -> None:
     """How many GPUs will be asked for in the next hours? Forecasters judged on your own demand.
 
     \b
     For example:
-      cotenant forecast evaluate demand.csv
-      cotenant forecast evaluate demand.csv.gz --horizon-h 4 --test-last-h 672 -o json
-      cotenant forecast train demand.csv --out demand.json
+      python -m experiments.gfs.forecaster evaluate demand.csv
+      python -m experiments.gfs.forecaster evaluate demand.csv.gz --horizon-h 4 --test-last-h 672 -o json
+      python -m experiments.gfs.forecaster train demand.csv --out demand.json
     """
 
 
-@forecast.part("evaluate")
+@forecaster.part("evaluate")
 def evaluate(
     file: DemandArgument,
     horizon_h: HorizonFlag = 4,
@@ -91,17 +100,14 @@ def evaluate(
 
     \b
     For example:
-      cotenant forecast evaluate demand.csv --horizon-h 4 --test-last-h 672 -o json
-      cotenant forecast evaluate demand.csv --aggregation pool --models xgboost-cqr,last-value
-      cotenant forecast evaluate demand.csv --start 2024-10-01 --holidays CN
+      python -m experiments.gfs.forecaster evaluate demand.csv --horizon-h 4 --test-last-h 672 -o json
+      python -m experiments.gfs.forecaster evaluate demand.csv --aggregation pool --models xgboost,dlinear
+      python -m experiments.gfs.forecaster evaluate demand.csv --start 2024-10-01 --holidays CN
     """
     form = chosen_format(output, as_json)
     wanted = _models(models)
     found = _demand(file, columns, start)
     days = _holidays(holidays, found)
-    from cotenant.controller.papers.gfs.training import TooFewHours
-    from cotenant.controller.papers.gfs.training import evaluate as judge
-
     try:
         with _bar(len(wanted)) as tell:
             result = judge(
@@ -131,7 +137,7 @@ def evaluate(
     show_one(form, value, rows[0].model, rows, lambda it: evaluation_page(result, it, horizon_h, aggregation))
 
 
-@forecast.part("train")
+@forecaster.part("train")
 def train(
     file: DemandArgument,
     out: Annotated[str, option("--out", metavar="MODEL", help="The file to write.")],
@@ -165,9 +171,9 @@ def train(
 
     \b
     For example:
-      cotenant forecast train demand.csv --out demand.json
-      cotenant forecast train demand.csv --model orglinear --start 2024-10-01 --holidays CN --out demand.json
-      cotenant sim compare synth:gfs-2x:2 --policies gfs,gfs:model=demand.json
+      python -m experiments.gfs.forecaster train demand.csv --out demand.json
+      python -m experiments.gfs.forecaster train demand.csv --model orglinear --holidays CN --out demand.json
+      cotenant policy set gfs model=/etc/cotenant/demand.json
     """
     form = chosen_format(output, as_json)
     path = Path(out).expanduser()
@@ -175,9 +181,6 @@ def train(
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
     found = _demand(file, columns, start)
     days = _holidays(holidays, found)
-    from cotenant.controller.papers.gfs.forecast import write
-    from cotenant.controller.papers.gfs.training import train as fit
-
     with _bar(3) as tell:
         card = _card(file, found, model, horizon_h, test_last_h, seed, days, licence, tell)
         tell(2, model)
@@ -199,12 +202,6 @@ def _card(
 ) -> ForecastCard:
     """Makes the card of a model from a test of its kind. Raises Problem: too few hours, or the library is
     missing."""
-    import hashlib
-
-    from cotenant.controller.papers.gfs.forecast import ForecastCard, Scores
-    from cotenant.controller.papers.gfs.training import TooFewHours
-    from cotenant.controller.papers.gfs.training import evaluate as judge
-
     try:
         result = judge(
             found.demand,
@@ -238,8 +235,6 @@ def _card(
 
 
 def _card_as_json(model: ForecastModel, path: Path) -> dict[str, Any]:
-    import msgspec
-
     return {
         "schema": "forecast-training/1",
         "file": str(path),
@@ -273,8 +268,6 @@ def _json_row(row: Judged) -> dict[str, Any]:
 
 def _models(text: str) -> tuple[str, ...]:
     """Reads the names of models in `text`. Raises Problem."""
-    from cotenant.controller.papers.gfs.training import MODELS
-
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or tuple(MODELS)
     for word in words:
         if word not in MODELS:
@@ -286,9 +279,6 @@ def _models(text: str) -> tuple[str, ...]:
 
 def _demand(file: str, columns: str, start: str) -> DemandFile:
     """Reads the demand in a file. Raises Problem."""
-    from cotenant.controller.papers.gfs.training import read
-    from cotenant.controller.sim import TraceProblem
-
     names = [name.strip() for name in columns.split(",") if name.strip()]
     try:
         begins = date.fromisoformat(start) if start else None
@@ -309,8 +299,6 @@ def _holidays(country: str, found: DemandFile) -> frozenset[int]:
     """Looks up the holidays of `country` for the demand. Raises Problem."""
     if not country:
         return frozenset()
-    from cotenant.controller.papers.gfs.training import NoHolidays, days_of
-
     try:
         return days_of(country, found.demand)
     except NoHolidays as error:
@@ -320,8 +308,6 @@ def _holidays(country: str, found: DemandFile) -> frozenset[int]:
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
     """A function to tell progress to; on a terminal it moves a bar on standard error."""
-    import sys
-
     if not screen.is_terminal(sys.stderr):
         yield lambda _done, _model: None
         return
@@ -345,8 +331,6 @@ def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
 def evaluation_page(
     result: ForecastEvaluation, rows: tuple[Judged, ...], horizon_h: int, aggregation: str
 ) -> str:
-    from cotenant.controller.papers.gfs.training import MODELS
-
     last = next((row.mae for row in rows if row.model == "last-value"), None)
     columns = (
         tables.Column("MODEL", lambda row: row.model),
@@ -419,3 +403,7 @@ def model_page(model: ForecastModel, path: Path) -> str:
         )
     lines.append(f"  use it: cotenant policy set gfs model={path}")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(program.run(forecaster, PROGRAM))

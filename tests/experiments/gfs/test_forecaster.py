@@ -1,4 +1,4 @@
-"""`cotenant forecast`: what it prints, in which form, with which exit code."""
+"""`python -m experiments.gfs.forecaster`: what it prints, in which form, with which exit code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import builtins
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cotenant.controller.papers.gfs.forecast import Demand
+from cotenant.controller.policies import registry
+from experiments.gfs.forecaster import PROGRAM, forecaster
 from tests.controller.demands import rhythmic
 
 if TYPE_CHECKING:
-    from tests.controller.cli.conftest import Cotenant
+    from tests.experiments.conftest import Run
 
 FIELDS = [
     "model", "mae", "rmse", "mape", "pinball_90", "pinball_95", "coverage_90", "coverage_95", "train_cpu_s",
@@ -34,14 +37,19 @@ def written(path: Path, demand: Demand, *, extra: str = "") -> str:
 
 
 @pytest.fixture
+def run(runs: Callable[[Any, str], Run]) -> Run:
+    return runs(forecaster, PROGRAM)
+
+
+@pytest.fixture
 def file(at_home: Path) -> str:
     return written(at_home / "demand.csv", rhythmic(500, 1, missing=0.01), extra="note")
 
 
-def test_evaluate_keeps_its_contract(cotenant: Cotenant, file: str) -> None:
+def test_evaluate_keeps_its_contract(run: Run, file: str) -> None:
     pytest.importorskip("xgboost")
-    words = ("forecast", "evaluate", file, "--horizon-h", "2", "--test-last-h", "100", "-o", "json")
-    result = cotenant(*words, "--models", "last-value,xgboost-cqr")
+    words = ("evaluate", file, "--horizon-h", "2", "--test-last-h", "100", "-o", "json")
+    result = run(*words, "--models", "last-value,xgboost-cqr")
     assert result.code == 0
     value = json.loads(result.out)
     assert value["schema"] == "forecast-evaluation/1"
@@ -51,14 +59,14 @@ def test_evaluate_keeps_its_contract(cotenant: Cotenant, file: str) -> None:
     assert value["series"] == ["team-0", "team-1"]
     assert "columns without a meaning here: note" in result.err
     assert "hours with something missing" in result.err
-    again = json.loads(cotenant(*words, "--models", "last-value,xgboost-cqr").out)
+    again = json.loads(run(*words, "--models", "last-value,xgboost-cqr").out)
     for row in (*value["models"], *again["models"]):
         row.pop("train_cpu_s")
     assert again == value, "one seed, one result"
 
 
-def test_a_table_for_people(cotenant: Cotenant, file: str) -> None:
-    result = cotenant("forecast", "evaluate", file, "--test-last-h", "100", *QUICK)
+def test_a_table_for_people(run: Run, file: str) -> None:
+    result = run("evaluate", file, "--test-last-h", "100", *QUICK)
     assert result.code == 0
     lines = result.out.splitlines()
     assert lines[0] == "2 series (team-0, team-1); 1 to 4 hours ahead from 97 origins; errors in GPUs"
@@ -72,9 +80,9 @@ def test_a_table_for_people(cotenant: Cotenant, file: str) -> None:
     ("aggregation", "says"),
     [("pool", "the total of 2 series;"), ("paper", "the total of 2 series, quantiles summed over them;")],
 )
-def test_the_total(cotenant: Cotenant, file: str, aggregation: str, says: str) -> None:
-    words = ("forecast", "evaluate", file, "--test-last-h", "100", *QUICK, "--aggregation", aggregation)
-    assert cotenant(*words).out.startswith(says)
+def test_the_total(run: Run, file: str, aggregation: str, says: str) -> None:
+    words = ("evaluate", file, "--test-last-h", "100", *QUICK, "--aggregation", aggregation)
+    assert run(*words).out.startswith(says)
 
 
 WRONG = {
@@ -94,24 +102,31 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "code", "says"), WRONG.values(), ids=WRONG.keys())
 def test_what_goes_wrong_is_one_line(
-    cotenant: Cotenant, file: str, words: tuple[str, ...], code: int, says: str
+    run: Run, file: str, words: tuple[str, ...], code: int, says: str
 ) -> None:
-    result = cotenant("forecast", "evaluate", *(file if word == "F" else word for word in words))
+    result = run("evaluate", *(file if word == "F" else word for word in words))
     assert result.code == code
     last = result.err.splitlines()[-1]
     assert last.startswith("error[")
     assert says in last
 
 
-def test_a_bad_cell_is_told_with_its_place(cotenant: Cotenant, at_home: Path) -> None:
-    (at_home / "bad.csv").write_text("hour,gpus_active_a\n0,1\n1,-2\n")
-    result = cotenant("forecast", "evaluate", "bad.csv")
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("error[usage]: bad.csv:3: column gpus_active_a: '-2' is negative")
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"hour,gpus_active_a\n0,1\n1,-2\n", "odd.csv:3: column gpus_active_a: '-2' is negative"),
+        *((odd, "odd.csv") for odd in (b"", b"\xff\xfe\x00" * 500, b'{"a": ', b"\x1f\x8b\x08\0" * 9)),
+    ],
+)
+def test_a_bad_file_is_told_with_its_place(run: Run, at_home: Path, content: bytes, says: str) -> None:
+    (at_home / "odd.csv").write_bytes(content)
+    result = run("evaluate", "odd.csv")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"error[usage]: {says}")
 
 
 def test_without_its_library_a_model_is_left_out_and_told(
-    cotenant: Cotenant, file: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = builtins.__import__
 
@@ -121,18 +136,18 @@ def test_without_its_library_a_model_is_left_out_and_told(
         return found(name, *more, **others)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    words = ("forecast", "evaluate", file, "--test-last-h", "100", "--models", "xgboost-cqr,last-value")
-    result = cotenant(*words, "-o", "json")
+    words = ("evaluate", file, "--test-last-h", "100", "--models", "xgboost-cqr,last-value")
+    result = run(*words, "-o", "json")
     assert result.code == 0
     assert [row["model"] for row in json.loads(result.out)["models"]] == ["last-value"]
     assert 'xgboost-cqr is not judged: it needs xgboost: pip install ".[gfs]"' in result.err
 
 
-def test_holidays_are_taken_where_dates_are_known(cotenant: Cotenant, file: str) -> None:
+def test_holidays_are_taken_where_dates_are_known(run: Run, file: str) -> None:
     pytest.importorskip("holidays")
-    words = ("forecast", "evaluate", file, "--test-last-h", "100", *QUICK, "--start", "2024-09-20")
-    assert cotenant(*words, "--holidays", "DE-BY").code == 0
-    result = cotenant(*words, "--holidays", "Atlantis")
+    words = ("evaluate", file, "--test-last-h", "100", *QUICK, "--start", "2024-09-20")
+    assert run(*words, "--holidays", "DE-BY").code == 0
+    result = run(*words, "--holidays", "Atlantis")
     assert result.code == 2
     assert "--holidays Atlantis: there are no holidays of 'Atlantis'" in result.err
 
@@ -142,11 +157,11 @@ def test_holidays_are_taken_where_dates_are_known(cotenant: Cotenant, file: str)
 
 @pytest.mark.parametrize(("model", "library"), [("xgboost-cqr", "xgboost"), ("orglinear", "torch")])
 def test_train_writes_a_model_with_its_card(
-    cotenant: Cotenant, file: str, at_home: Path, model: str, library: str
+    run: Run, file: str, at_home: Path, model: str, library: str
 ) -> None:
     pytest.importorskip(library)
-    words = ("forecast", "train", file, "--model", model, "--horizon-h", "2", "--test-last-h", "100")
-    result = cotenant(*words, "--out", "one.json", "--licence", "ours", "-o", "json")
+    words = ("train", file, "--model", model, "--horizon-h", "2", "--test-last-h", "100")
+    result = run(*words, "--out", "one.json", "--licence", "ours", "-o", "json")
     assert result.code == 0, result.err
     value = json.loads(result.out)
     assert (value["schema"], value["model"], value["hours"]) == ("forecast-training/1", model, 500)
@@ -154,17 +169,15 @@ def test_train_writes_a_model_with_its_card(
     card = value["card"]
     assert (card["file"], card["licence"], card["test_last_h"]) == ("demand.csv", "ours", 100)
     assert 0 < card["scores"]["mae"] < card["last_value"]["mae"]
-    from cotenant.controller.policies import registry
-
     assert registry.make("gfs", {"model": str(at_home / "one.json")}).name == "gfs"
 
 
-def test_one_seed_gives_one_file(cotenant: Cotenant, file: str, at_home: Path) -> None:
+def test_one_seed_gives_one_file(run: Run, file: str, at_home: Path) -> None:
     """Of the model that is trained soonest; that trees are the same is in `training/test_forecast.py`."""
     pytest.importorskip("torch")
-    words = ("forecast", "train", file, "--model", "orglinear", "--horizon-h", "2", "--test-last-h", "100")
+    words = ("train", file, "--model", "orglinear", "--horizon-h", "2", "--test-last-h", "100")
     for out in ("one.json", "two.json"):
-        assert cotenant(*words, "--out", out).code == 0
+        assert run(*words, "--out", out).code == 0
     assert (at_home / "one.json").read_bytes() == (at_home / "two.json").read_bytes()
 
 
@@ -179,9 +192,9 @@ WRONG_TRAININGS = {
 
 @pytest.mark.parametrize(("words", "code", "says"), WRONG_TRAININGS.values(), ids=WRONG_TRAININGS.keys())
 def test_what_goes_wrong_with_a_training_is_one_line(
-    cotenant: Cotenant, file: str, at_home: Path, words: tuple[str, ...], code: int, says: str
+    run: Run, file: str, at_home: Path, words: tuple[str, ...], code: int, says: str
 ) -> None:
-    result = cotenant("forecast", "train", *(file if word == "F" else word for word in words))
+    result = run("train", *(file if word == "F" else word for word in words))
     assert result.code == code
     last = result.err.splitlines()[-1]
     assert last.startswith("error[")
