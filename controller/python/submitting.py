@@ -327,7 +327,7 @@ def options_of(given: Mapping[str, object]) -> Options:
 
 def _bad_call(error: BadSubmission) -> BadCall:
     """Names of files and words of scripts are in it, with whatever characters they have."""
-    parts = "; ".join(each.sentence for each in error.parts)
+    parts = "; ".join(error.parts)
     return BadCall(
         domain_texts.one_line(f"{error.message}: {parts}" if parts else error.message),
         domain_texts.one_line(error.hint),

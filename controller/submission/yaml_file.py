@@ -14,12 +14,11 @@ import msgspec
 import yaml
 
 from cotenant.controller.submission.options import (
-    BY_KEY,
     BadSubmission,
     Option,
     Options,
+    option_of,
     read,
-    unknown_key,
 )
 from cotenant.controller.submission.quantities import quoted_text
 
@@ -54,9 +53,8 @@ def read_job_file(path: Path) -> JobFile:
         seen[key] = line
         if key == "command":
             command = _command(node, where)
-        elif (option := BY_KEY.get(key)) is None:
-            raise unknown_key(key, where)
         else:
+            option = option_of(key, where)
             options[key] = read(option, _texts(node, where, option), where)
     if not command:
         raise BadSubmission(f"{path}: there is no `command`", "add one: command: python train.py")

@@ -29,7 +29,6 @@ from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.submission import options
 from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
-from cotenant.controller.submission.problems import submission_problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import clients as wire
@@ -86,10 +85,7 @@ def _read(written: dict[options.Option, Any]) -> options.Options:
         if value in (None, False, []):
             continue
         texts = ("yes",) if each.switch else tuple(value) if each.repeat else (value,)
-        try:
-            flags[each.key] = options.read(each, texts, each.flag)
-        except options.BadSubmission as error:
-            raise submission_problem(error) from None
+        flags[each.key] = options.read(each, texts, each.flag)
     return flags
 
 
@@ -137,10 +133,7 @@ def prepared_submission(
         snapshots=paths.packed_trees(),
         snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
     )
-    try:
-        made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
-    except options.BadSubmission as error:
-        raise submission_problem(error) from None
+    made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
     for note in made.notes:
         tell(f"note: {note}")
     return made
