@@ -131,7 +131,7 @@ controller.training             controller.performance controller.domain control
 # controller, comparing policies.
 controller.submission           controller.performance controller.domain controller.wire controller.present
 controller.client               controller.performance controller.domain controller.wire controller.system
-                                controller.present
+                                controller.present controller.submission
 controller.whatif               controller.store controller.sim controller.present controller.submission
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
 controller.cli                  controller.performance controller.domain controller.wire controller.system
