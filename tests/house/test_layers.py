@@ -161,7 +161,7 @@ controller.slurm.aliases        controller.domain controller.wire controller.sys
                                 controller.submission controller.client controller.cli
                                 controller.slurm.sbatch
 controller.slurm.steer.core     controller.domain controller.planning controller.policies.base
-                                controller.engine controller.slurm.answers
+                                controller.engine controller.submission controller.slurm.answers
 controller.slurm.steer          controller.domain controller.system controller.policies.base
                                 controller.policies controller.present controller.submission controller.cli
                                 controller.cli.offline controller.slurm.steer.core

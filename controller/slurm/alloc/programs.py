@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.domain import Allocation, AllocationQueue, Host, HostId, HostShape, texts
-from cotenant.controller.slurm.answers import count_in, gpus_in, seconds_in
+from cotenant.controller.slurm.answers import count_in, gpus_in
+from cotenant.controller.submission.quantities import slurm_duration_s
 
 ENDPOINT_FILE: Final = "endpoint"
 """In a queue's folder: where its agents find the controller."""
@@ -163,7 +164,7 @@ def why_impossible_here(
     if named and not here:
         known = ", ".join(each.get("PartitionName", "?") for each in partitions)
         return f"there is no partition {named}; there are {known}"
-    limits = [seconds_in(each.get("MaxTime", "")) for each in here]
+    limits = [slurm_duration_s(each.get("MaxTime", "")) for each in here]
     if limits and all(limit is not None and limit < queue.terms.time_limit_s for limit in limits):
         most = max(limit or 0.0 for limit in limits)
         where = ", ".join(names)

@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import texts
-from cotenant.controller.slurm.answers import count_in, gpus_in, seconds_in
+from cotenant.controller.slurm.answers import count_in, gpus_in
+from cotenant.controller.submission.quantities import slurm_duration_s
 
 JOB_FIELDS: Final = (
     "ArrayJobID", "HetJobID", "StateCompact", "PriorityLong", "SubmitTime", "TimeLimit", "NumCPUs",
@@ -119,7 +120,7 @@ def _job(said: dict[str, str]) -> QueueJob | None:
         state=said["StateCompact"],
         priority=int(priority),
         submitted_s=float(submitted),
-        limit_s=seconds_in(said["TimeLimit"]),
+        limit_s=slurm_duration_s(said["TimeLimit"]),
         cpus=count_in(said["NumCPUs"]),
         nodes=nodes,
         gpus=per_job or per_node * nodes or per_task * tasks,

@@ -17,7 +17,6 @@ from cotenant.controller.slurm.alloc.programs import (
     follow,
     orphans,
 )
-from cotenant.controller.slurm.answers import seconds_in
 from tests.building.hosts import report
 
 
@@ -85,21 +84,6 @@ def test_rows_of_squeue() -> None:
     text = "7|PENDING||(Resources)|cotenant-abc-slurm-1\n8|RUNNING|n1|None|other|name\nslurm: nonsense\n"
     assert [each.slurm_id for each in programs.rows(text)] == ["7", "8"]
     assert programs.rows(text)[1].name == "other|name"
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    {
-        "30": 1800,
-        "30:00": 1800,
-        "2:00:00": 7200,
-        "1-00:00:00": 86400,
-        "1-12": 129_600,
-        "UNLIMITED": None,
-    }.items(),
-)
-def test_limits(text: str, seconds: float | None) -> None:
-    assert seconds_in(text) == seconds
 
 
 NODES = (

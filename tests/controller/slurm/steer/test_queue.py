@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.slurm.answers import gpus_in, seconds_in
+from cotenant.controller.slurm.answers import gpus_in
 from cotenant.controller.slurm.steer.core.queue import JOB_FIELDS, jobs_in, nodes_in
 from tests.controller.slurm.steer.building import job, node, queue
 
@@ -67,11 +67,6 @@ GPUS = {
 @pytest.mark.parametrize(("said", "count"), GPUS.items())
 def test_gpus(said: str, count: int) -> None:
     assert gpus_in(said) == count
-
-
-def test_limits() -> None:
-    assert seconds_in("5:00") == 300.0 and seconds_in("1:00:00") == 3600.0
-    assert seconds_in("UNLIMITED") is None and seconds_in("Partition_Limit") is None
 
 
 def test_a_node_in_two_partitions_is_one_node() -> None:
