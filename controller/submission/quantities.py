@@ -58,8 +58,8 @@ def _duration_s(text: str) -> float | None:
 
 
 def slurm_duration_s(text: str) -> float | None:
-    """Seconds of `1-02:00:00`, `1-02`, `02:00:00`, `30:00`, or `30` for minutes, as Slurm writes them; None for
-    a word (`UNLIMITED`)."""
+    """Reads a time of Slurm's: `1-02:00:00`, `1-02`, `02:00:00`, `30:00`, or `30` for minutes. None for a
+    word (`UNLIMITED`)."""
     match = re.fullmatch(_SLURM, text)
     if match is None:
         return None
