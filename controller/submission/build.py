@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import job_spec, texts
-from cotenant.controller.submission import commands, grids, recording
+from cotenant.controller.submission import commands, directives, grids, recording
 from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
@@ -321,50 +321,44 @@ def _source(words: Sequence[str]) -> _Source:
             raise BadSubmission(f"{path} does not exist", near, missing=True)
         from cotenant.controller.submission import yaml_file  # YAML takes a while to load
 
-        file = yaml_file.read_job_file(path)
-        return _Source(argv=file.command, options=file.options)
-    from cotenant.controller.submission import directives
-
+        command, options = yaml_file.read_job_file(path)
+        return _Source(argv=command, options=options)
     if directives.is_script(path):
-        script = directives.read_script(path)
-        return _Source(
-            argv=(*script.interpreter, os.path.abspath(path), *words[1:]),
-            options=script.options,
-            notes=script.notes,
-            slurm=script.slurm,
-            start=Start(mode="host") if script.runs_per_host else None,
-        )
+        return _script_source(directives.read_script(path), (os.path.abspath(path), *words[1:]))
     return _Source(argv=tuple(words), options={})
+
+
+def _script_source(script: directives.Script, words: Sequence[str]) -> _Source:
+    """A script whose interpreter is given these words."""
+    return _Source(
+        argv=(*script.interpreter, *words),
+        options=script.options,
+        notes=script.notes,
+        slurm=script.slurm,
+        start=Start(mode="host") if script.runs_per_host else None,
+    )
 
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     """A script, whatever its file is called; its output goes where Slurm's would."""
-    from cotenant.controller.submission import directives
-
     path, text = Path(words[0]), sbatch.text
     if text is None and not path.is_file():
         raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()), missing=True)
     if text is None:
         script = directives.read_script(path, sbatch.options)
-        argv = (*script.interpreter, os.path.abspath(path), *words[1:])
+        source = _script_source(script, (os.path.abspath(path), *words[1:]))
     else:
         if problem := unreadable(text.encode(errors="surrogateescape"), path.name, is_file=False):
             raise problem
         script = directives.script_of(text.splitlines(), path, sbatch.options)
-        argv = (*script.interpreter, "-c", text, *words)
-    name = "slurm-%A_%i.out" if {"array", "grid"} & script.options.keys() else "slurm-%j.out"
+        source = _script_source(script, ("-c", text, *words))
+    name = "slurm-%A_%i.out" if {"array", "grid"} & source.options.keys() else "slurm-%j.out"
     usual = {
         key: read(BY_KEY[key], (text,), "sbatch") for key, text in (("output", name), ("name", path.name))
     }
     if sbatch.is_shown:
         del usual["output"]
-    return _Source(
-        argv=argv,
-        options=usual | script.options,
-        notes=script.notes,
-        slurm=script.slurm,
-        start=Start(mode="host"),
-    )
+    return msgspec.structs.replace(source, options=usual | source.options)
 
 
 def _spec(values: dict[str, Any], launch: domain.Launch, code: str) -> domain.JobSpec:

@@ -61,7 +61,6 @@ class SbatchLines(Protocol):
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """What a script asks for, and how it is started."""
 
-    path: Path
     interpreter: tuple[str, ...]
     options: Options
     notes: tuple[str, ...] = ()
@@ -128,7 +127,6 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
     if "deepspeed" in launchers:  # It reads CUDA_VISIBLE_DEVICES as indices.
         options.setdefault("devices_as", Given(value="index", where=str(path)))
     return Script(
-        path=path,
         interpreter=_interpreter(lines[0][2:], path),
         options=options,
         notes=tuple(notes),
@@ -214,12 +212,8 @@ def _parse_ours(words: list[str], where: str) -> Options:
     for flag, value in flag_values(words, where, lambda each: each in BY_FLAG and BY_FLAG[each].switch):
         option = BY_FLAG.get(flag)
         if option is None:
-            raise _unknown(flag, where, list(BY_FLAG))
+            if flag == "--container":
+                raise BadSubmission(f"{where}: {CONTAINERS}")
+            raise BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, BY_FLAG))
         found = merge_options(found, {option.key: read(option, (value,), where)})
     return found
-
-
-def _unknown(flag: str, where: str, known: list[str]) -> BadSubmission:
-    if flag == "--container":
-        return BadSubmission(f"{where}: {CONTAINERS}")
-    return BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, known))

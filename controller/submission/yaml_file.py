@@ -10,7 +10,6 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 from cotenant.controller.submission.options import (
@@ -26,16 +25,9 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 ITEMS_MAX: Final = 10_000
 
 
-class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission as a YAML file says it. Relative paths in the file are relative to where the user
-    stands."""
-
-    command: tuple[str, ...]
-    options: Options
-
-
-def read_job_file(path: Path) -> JobFile:
-    """The job in a YAML file.
+def read_job_file(path: Path) -> tuple[tuple[str, ...], Options]:
+    """The command and the options of the job in a YAML file. Relative paths in it are relative to where the
+    user stands.
 
     Raises:
         BadSubmission: no readable YAML, an unknown key (with the nearest), a wrong value; the line is named.
@@ -58,7 +50,7 @@ def read_job_file(path: Path) -> JobFile:
             options[key] = read(option, _texts(node, where, option), where)
     if not command:
         raise BadSubmission(f"{path}: there is no `command`", "add one: command: python train.py")
-    return JobFile(command=command, options=options)
+    return command, options
 
 
 def _root(path: Path) -> yaml.MappingNode:
