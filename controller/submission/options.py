@@ -37,10 +37,6 @@ class BadSubmission(Problem):
         code = "not-found" if missing else "usage"
         super().__init__(code, message, hint, [each.sentence for each in parts])
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
-
 
 PROFILE_BYTES_MAX: Final = 1024 * 1024
 PROFILE_WORDS: Final = ("auto", "never", "full")
