@@ -21,7 +21,6 @@ import msgspec
 
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
-from cotenant.controller.slurm.steer.core.priorities import PriorityChange
 from cotenant.controller.slurm.steer.core.queue import (
     JOB_FIELDS,
     MARK_FIELDS,
@@ -134,9 +133,11 @@ class Slurm:
 
     # --- Telling -----------------------------------------------------------------------------------
 
-    def set_priorities(self, changes: Iterable[PriorityChange]) -> list[str]:
+    def set_priorities(self, priorities: Mapping[int, int]) -> list[str]:
         """What was refused, in Slurm's words; a job that has gone meanwhile is no refusal."""
-        return self._tell([f"update jobid={each.job_id} priority={each.priority}" for each in changes])
+        return self._tell(
+            [f"update jobid={job_id} priority={priority}" for job_id, priority in priorities.items()]
+        )
 
     def release(self, jobs: Iterable[QueueJob]) -> list[str]:
         """Gives these jobs back: their priorities are Slurm's own again."""

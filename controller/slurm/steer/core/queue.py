@@ -49,7 +49,6 @@ class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float | None
     """None: unlimited, or its partition's."""
     cpus: int
-    nodes: int
     gpus: int
     partition: str
     user: str
@@ -60,7 +59,6 @@ class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class QueueNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    takes_work: bool
     cpus: int
     free_cpus: int
     gpus: int
@@ -122,7 +120,6 @@ def _job(said: dict[str, str]) -> QueueJob | None:
         submitted_s=float(submitted),
         limit_s=slurm_duration_s(said["TimeLimit"]),
         cpus=count_in(said["NumCPUs"]),
-        nodes=nodes,
         gpus=per_job or per_node * nodes or per_task * tasks,
         partition=said["Partition"],
         user=said["UserName"],
@@ -156,7 +153,6 @@ def nodes_in(text: str, end: str) -> tuple[QueueNode, ...]:
         gpus = gpus_in(gres)
         found[name] = QueueNode(
             name=name,
-            takes_work=takes_work,
             cpus=counts[3],
             free_cpus=counts[1] if takes_work else 0,
             gpus=gpus,

@@ -23,7 +23,7 @@ def text(*rows: dict[str, str]) -> str:
 
 def test_a_row_is_a_job() -> None:
     (found,) = jobs_in(text({}), END)
-    assert (found.job_id, found.priority, found.gpus, found.nodes) == (7, 375, 4, 2)
+    assert (found.job_id, found.priority, found.gpus) == (7, 375, 4)
     assert found.limit_s == 86_400 + 2 * 3600 + 3 * 60 + 4 and found.submitted_s == 1795400000.0
     assert not found.aside
 
@@ -76,8 +76,8 @@ def test_a_node_in_two_partitions_is_one_node() -> None:
     ]  # fmt: skip
     first, second = nodes_in("".join(f"{row}{END}\n" for row in rows), END)
     assert first.partitions == ("main", "other")
-    assert (first.free_cpus, first.free_gpus, first.takes_work) == (5, 1, True)
-    assert (second.free_cpus, second.free_gpus, second.takes_work) == (0, 0, False)
+    assert (first.free_cpus, first.free_gpus) == (5, 1)
+    assert (second.free_cpus, second.free_gpus) == (0, 0)
 
 
 def test_of_an_array_what_waits_is_steered_once() -> None:
