@@ -331,27 +331,23 @@ class SlurmLines:
         )
 
     TAKEN: ClassVar = {
-        flag: take
-        for take, flags in (
-            (_nodes, ("--nodes",)),
-            (_gpus, ("--gpus", "--gpus-per-node", "--gres", "--gpus-per-task")),
-            (_number_of, ("--ntasks", "--ntasks-per-node", "--ntasks-per-gpu")),
-            (_number_of, ("--cpus-per-task", "--cpus-per-gpu")),
-            (_memory, ("--mem", "--mem-per-cpu", "--mem-per-gpu")),
-            (_output, ("--output",)),
-            (_error, ("--error",)),
-            (_dependency, ("--dependency",)),
-            (_export, ("--export",)),
-            (_signal, ("--signal",)),
-            (_input, ("--input",)),
-            (_hold, ("--hold",)),
-            (_exclusive, ("--exclusive",)),
-            (_account, ("--account",)),
-            (_nice, ("--nice",)),
-            (_mail_type, ("--mail-type",)),
-            (_mail_address, ("--mail-user",)),
-        )
-        for flag in flags
+        "--nodes": _nodes,
+        **dict.fromkeys(("--gpus", "--gpus-per-node", "--gres", "--gpus-per-task"), _gpus),
+        **dict.fromkeys(("--ntasks", "--ntasks-per-node", "--ntasks-per-gpu"), _number_of),
+        **dict.fromkeys(("--cpus-per-task", "--cpus-per-gpu"), _number_of),
+        **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), _memory),
+        "--output": _output,
+        "--error": _error,
+        "--dependency": _dependency,
+        "--export": _export,
+        "--signal": _signal,
+        "--input": _input,
+        "--hold": _hold,
+        "--exclusive": _exclusive,
+        "--account": _account,
+        "--nice": _nice,
+        "--mail-type": _mail_type,
+        "--mail-user": _mail_address,
     }
     """Flags whose values are worked on."""
 

@@ -121,11 +121,9 @@ class Run:
             self._end_others(signal.SIGTERM)
         while self._tasks:
             select.select([wakes], [], [], self._wait_s())
-            try:
+            with contextlib.suppress(BlockingIOError):
                 while os.read(wakes, 4096):
                     pass
-            except BlockingIOError:
-                pass
             self._reap()
             self._work_through_timers()
         for reader in self._readers:
