@@ -34,6 +34,17 @@ NAME_SHOWN_MAX = 80
 FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
+FIELDS = {
+    "class": "job_class",
+    "constraint": "features",
+    "mem": "memory_mib",
+    "host_mem": "host_memory_mib",
+    "expect": "expected_s",
+    "time": "time_limit_s",
+    "budget": "budget_s",
+    "requeue_at_limit": "requeues",
+}
+"""Fields of a specification that have another name than their option."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,6 +373,8 @@ def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
 
 
 def _spec(values: dict[str, Any], launch: domain.Launch, code: str) -> domain.JobSpec:
+    """The specification: an option is the field that is called like it, or that `FIELDS` names, unless the
+    field is worked out from several."""
     profile = values.get("profile")
     gpus = _gpus(values)
     if gpus.most > gpus.least and "batch_size" not in values:
@@ -369,44 +382,25 @@ def _spec(values: dict[str, Any], launch: domain.Launch, code: str) -> domain.Jo
             f"--gpus {gpus.least}-{gpus.most}: an elastic job must say its batch",
             f"add --batch-size N, per worker on {gpus.most} GPUs: a step keeps it on fewer",
         )
+    given = {FIELDS.get(key, key): value for key, value in values.items()}
+    made = {
+        "job_id": domain.JobId("new-0"),
+        "name": values.get("name") or _name(launch.argv),
+        "user": recording.user_name(),
+        "gpus_min": gpus.least,
+        "gpus_max": gpus.most,
+        "gpu_fraction": gpus.fraction,
+        "after": tuple(each for group in values.get("after", ()) for each in group),
+        "array_limit": values["array"].limit if "array" in values else 0,
+        "begin_s": values["begin"].timestamp() if "begin" in values else None,
+        "profile": None if isinstance(profile, str) else profile,
+        "profiling": "never" if profile == "never" else "auto",
+        "code_sha256": code,
+        "launch": launch,
+    }
+    as_given = {name: given[name] for name in domain.JobSpec.__struct_fields__ if name in given}
     try:
-        return domain.JobSpec(
-            job_id=domain.JobId("new-0"),
-            name=values.get("name") or _name(launch.argv),
-            user=recording.user_name(),
-            job_class=values.get("class", "spot"),
-            gpus_min=gpus.least,
-            gpus_max=gpus.most,
-            gpu_fraction=gpus.fraction,
-            nodes=values.get("nodes", 0),
-            gpu_type=values.get("gpu_type", ""),
-            features=values.get("constraint", ()),
-            memory_mib=values.get("mem"),
-            cpus=values.get("cpus", 0),
-            host_memory_mib=values.get("host_mem", 0),
-            batch_size=values.get("batch_size"),
-            iterations=values.get("iterations"),
-            expected_s=values.get("expect"),
-            time_limit_s=values.get("time"),
-            budget_s=values.get("budget"),
-            share=values.get("share", "auto"),
-            idle=values.get("idle", ""),
-            priority=values.get("priority", 0),
-            organisation=values.get("organisation", ""),
-            resumable=values.get("resumable"),
-            retries=values.get("retries", 0),
-            after=tuple(each for group in values.get("after", ()) for each in group),
-            hold=values.get("hold", False),
-            notify=values["notify"],
-            array_limit=values["array"].limit if "array" in values else 0,
-            requeues=values.get("requeue_at_limit") or 0,
-            begin_s=values["begin"].timestamp() if "begin" in values else None,
-            profile=None if isinstance(profile, str) else profile,
-            profiling="never" if profile == "never" else "auto",
-            link=values.get("link", ""),
-            code_sha256=code,
-            launch=launch,
-        )
+        return domain.JobSpec(**{**as_given, **made})
     except ValueError as error:
         raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
 

@@ -1,7 +1,7 @@
 """Every option of a job, once: its flags, its YAML key, its check and its help.
 
 Rule: nothing else knows a job option by name. `run`, `submit`, YAML files and scripts read this table,
-so a new option is one line here and one in `build.py`.
+so a new option is one line here, and one in `build.py` where it is no field of a job's specification.
 """
 
 from __future__ import annotations
