@@ -200,9 +200,15 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
 def _check_command(
     values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None, where: Submitter
 ) -> Iterator[str]:
-    """What is to be said of a command that may not start. Raises Problem where it will not: it starts on this
-    machine."""
-    doubt = _doubt(values, argv, workdir, path)
+    """What is to be said of a command that would fail on this machine. `path` None: it runs in an image, and
+    what that has is not known here.
+
+    Raises:
+        BadSubmission: it would fail, and starts on this machine; or it starts a container.
+    """
+    commands.refuse_container(argv)
+    doubt = commands.workdir_doubt(workdir) if path is None else commands.doubt_of(argv, workdir, path)
+    doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt
     if doubt is not None:
@@ -216,16 +222,6 @@ def _record(values: dict[str, Any], where: Submitter, *, of_host: bool) -> recor
     if where.key_file:
         environment.secrets.setdefault(ENV_KEY, where.key_file)
     return environment
-
-
-def _doubt(
-    values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None
-) -> BadSubmission | None:
-    """Why the command would fail on this machine, or None. `path` None: it runs in an image, and what that
-    has is not known here. Raises BadSubmission: it starts a container."""
-    commands.refuse_container(argv)
-    doubt = commands.workdir_doubt(workdir) if path is None else commands.doubt_of(argv, workdir, path)
-    return doubt or commands.output_doubt(_output(values.get("output"), workdir))
 
 
 def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
