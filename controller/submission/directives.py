@@ -105,7 +105,7 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
         (number, match) for number, match in enumerate(map(_DIRECTIVE.match, lines[:end]), start=1) if match
     ]
     has_slurm = sbatch is not None or any(match[1] == "SBATCH" for _, match in head)
-    slurm = _slurm_lines(path) if has_slurm else None
+    slurm: SbatchLines | None = import_module(SLURM).SlurmLines(path) if has_slurm else None
     problems = slurm.problems if slurm else []
     for number, match in head:
         where = f"{path}:{number}: #{match[1]}"
@@ -133,11 +133,6 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
         slurm=slurm.script() if slurm else None,
         runs_per_host=has_slurm or bool(launchers),
     )
-
-
-def _slurm_lines(path: Path) -> SbatchLines:
-    lines: SbatchLines = import_module(SLURM).SlurmLines(path)
-    return lines
 
 
 def _end_of_head(lines: list[str]) -> int:

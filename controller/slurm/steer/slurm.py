@@ -8,7 +8,6 @@ way. Nothing here decides.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import secrets
 import subprocess
@@ -34,6 +33,7 @@ from cotenant.controller.slurm.steer.core.queue import (
     marks_in,
     nodes_in,
 )
+from cotenant.controller.submission.recording import user_name
 
 ANSWER_S: Final = 60.0
 """A slurmctld that restarts is waited for by its clients, up to a minute."""
@@ -101,7 +101,7 @@ class Slurm:
         if os.geteuid() in (0, config.slurm_uid):
             return True
         try:
-            who = f"name={_name(os.geteuid())}"
+            who = f"name={user_name(os.geteuid())}"
             level = self._ask("sacctmgr", "-n", "-P", "show", "user", who, "format=adminlevel")
         except SlurmProblem:
             return False
@@ -205,13 +205,6 @@ class Slurm:
                 out.read().decode(errors="replace"),
                 said.read(TEXT_BYTES_MAX).decode(errors="replace"),
             )
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _end() -> str:
