@@ -114,6 +114,14 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def tree_of(root: int) -> list[int]:
+    """A process and all below it, itself first."""
+    pids = [root]
+    for pid in pids:  # Grows while we go: breadth first.
+        pids += [child for child in children_of(pid) if child not in pids]
+    return pids
+
+
 def _children_by_parent(parent: int) -> list[int]:
     stats = (stat_of(int(name)) for name in os.listdir(_PROC) if name.isdigit())
     return [stat.pid for stat in stats if stat is not None and stat.parent == parent]

@@ -1,4 +1,4 @@
-"""Giving up rights in a new process, for good."""
+"""What a process gives up for good, and whose life its own is tied to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,3 +27,9 @@ def die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:  # It died before we asked to be told.
         os._exit(126)
+
+
+def become_subreaper() -> None:
+    """Makes orphans below us, from now on, become our children instead of init's."""
+    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become a subreaper")

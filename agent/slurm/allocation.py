@@ -12,7 +12,6 @@ the endpoint says something else, and supervisors go on meanwhile.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import select
 import shutil
@@ -27,7 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.process_identity import children_of
+from cotenant.agent.host.process_identity import children_of, tree_of
+from cotenant.agent.host.rights import become_subreaper
 from cotenant.controller.system.diagnostics import say
 from cotenant.profiler.driver.probe_client import driver_facts
 
@@ -40,7 +40,6 @@ RESTART_WAIT_S: Final = 2.0
 HOPELESS: Final = frozenset((2, 4, 6))
 """Exit codes of an agent that would say the same again: usage, not allowed, can never run here."""
 END_WITHIN_S: Final = 10.0
-PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class NoAllocation(Exception):
@@ -54,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NoAllocation as problem:
         say(f"error[failed]: allocation: {problem}")
         return 1
-    become_reaper()
+    become_subreaper()
     state = Path(tempfile.mkdtemp(prefix=f"cotenant-{os.getuid()}-", dir=os.environ.get("SLURM_TMPDIR")))
     state.chmod(0o711)
     keeper = Keeper([*words, "--state-dir", str(state / "agent")], options.folder / ENDPOINT_FILE)
@@ -218,13 +217,6 @@ class Keeper:
             os.write(self._tell, b"x")
 
 
-def become_reaper() -> None:
-    """Whoever loses his parent below us becomes our child."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
 def reap_strangers(agent: int) -> None:
     """What became our child and has ended; the agent's own end is waited for elsewhere."""
     for pid in children_of(os.getpid()):
@@ -240,21 +232,12 @@ def end_descendants(agent: subprocess.Popen[bytes] | None) -> None:
         agent.wait()
     until_s = time.monotonic() + END_WITHIN_S
     while (left := children_of(os.getpid())) and time.monotonic() < until_s:
-        for pid in descendants(left):
+        for pid in [each for child in left for each in tree_of(child)]:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-
-def descendants(pids: Sequence[int]) -> list[int]:
-    found, open_ = [], list(pids)
-    while open_:
-        pid = open_.pop()
-        found.append(pid)
-        open_ += children_of(pid)
-    return found
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ import msgspec
 from cotenant.agent import ipc
 from cotenant.agent.containers import BadContainer, ContainerCommands, client_environment, remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.process_identity import own_identity
+from cotenant.agent.host.process_identity import own_identity, tree_of
+from cotenant.agent.host.rights import become_subreaper
 from cotenant.agent.host.user_files import OpenFolder
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor import core, processes
@@ -301,11 +302,9 @@ class Supervisor:
 
     def _clients(self) -> dict[str, list[int]]:
         """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
-        trees = {rank: processes.tree_of(pid) for rank, pid in self._ranks.pids.items()}
+        trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
         nanny = self._ranks.nanny_pid
-        others = processes.tree_of(os.getpid())[1:] + (
-            processes.tree_of(nanny)[1:] if nanny is not None else []
-        )
+        others = tree_of(os.getpid())[1:] + (tree_of(nanny)[1:] if nanny is not None else [])
         return processes.group_by_pipe(self._order, trees, others)
 
     # --- What follows -------------------------------------------------------------------------------
@@ -466,7 +465,7 @@ def main(arguments: list[str]) -> int:
             folder / SUPERVISOR_FILE, own_identity(), durable=False
         )  # Flushed once the ranks run.
         reaper = _reaper(folder) if order.mps or order.runtime is not None else None
-        processes.become_subreaper()
+        become_subreaper()
         supervisor = Supervisor(folder, order, has_reaper=reaper is not None)
     except OSError as error:  # Our own folder's disk is full, say. Nothing of the job's has run.
         say(f"{error.strerror or error}: {error.filename or folder}")

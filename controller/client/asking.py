@@ -26,7 +26,7 @@ from cotenant.controller.system.endpoint import (
     socket_path,
     user_endpoint,
 )
-from cotenant.controller.system.keys import KeyProblem, find_key_file
+from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.wire import BadMessage
 from cotenant.controller.wire import clients as wire
@@ -44,17 +44,6 @@ def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:
         return settings.load({"controller.endpoint": endpoint or None})
     except settings.SettingsError as error:
         raise Problem("config", str(error)) from None
-
-
-def own_key_file(loaded: Settings) -> str:
-    """The file with the key that this account shows its controller; empty: there is none, or none is
-    needed."""
-    if socket_path(paths.client_endpoints(loaded)[0]) is not None:
-        return ""
-    try:
-        return os.path.abspath(find_key_file(paths.keys_dir(loaded)))
-    except KeyProblem:
-        return ""
 
 
 def may_return(loaded: Settings) -> bool:

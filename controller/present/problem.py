@@ -54,6 +54,10 @@ class Problem(Exception):
     def exit_code(self) -> int:
         return EXIT_CODES[self.code]
 
+    @property
+    def sentence(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
     def as_json(self) -> dict[str, Any]:
         known = {"code": self.code, "exit_code": self.exit_code, "message": self.message, "hint": self.hint}
         return {"schema": "error/1", **known, "parts": list(self.parts)}

@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
-from cotenant.controller.client.asking import loaded_settings, own_key_file
-from cotenant.controller.client.own_notify import own_webhook, usual_words
+from cotenant.controller.client.asking import loaded_settings
+from cotenant.controller.client.submitter import own_submitter
 from cotenant.controller.domain import Dependency, JobId
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.problem import suggestion
@@ -30,11 +30,9 @@ from cotenant.controller.python.keywords import asked_for, check_function, typed
 from cotenant.controller.python.packing import PackedCalls, discard, pack_calls
 from cotenant.controller.python.results import home
 from cotenant.controller.python.sending import JobDraft, is_keyed, submit_drafts
-from cotenant.controller.submission.build import Submission, Submitter, submission
+from cotenant.controller.submission.build import Submission, submission
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.submission.starts import Start
-from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import socket_path
 
 T = TypeVar("T")
 Results = Literal["first", "all"]
@@ -237,20 +235,7 @@ def _submission(
     words: list[str], options: Options, endpoint: str | None, start: Start | None = None
 ) -> Submission:
     with translate_problems():
-        loaded = loaded_settings(endpoint)
-        webhook = own_webhook(loaded.settings.notify)
-    controller = paths.client_endpoint(loaded.settings)
-    where = Submitter(
-        folder=Path.cwd(),
-        environ=os.environ,
-        key_file=own_key_file(loaded.settings),
-        same_machine=socket_path(controller) is not None,
-        saves_scripts=loaded.settings.checkpoint.scripts == "auto",
-        notify=usual_words(loaded.settings.notify),
-        webhook=webhook,
-        snapshots=paths.packed_trees(),
-        snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
-    )
+        where = own_submitter(loaded_settings(endpoint).settings, Path.cwd())
     try:
         return submission(words, options, where, command_only=True, start=start)
     except BadSubmission as error:
@@ -327,7 +312,7 @@ def options_of(given: Mapping[str, object]) -> Options:
 
 def _bad_call(error: BadSubmission) -> BadCall:
     """Names of files and words of scripts are in it, with whatever characters they have."""
-    parts = "; ".join(each.sentence for each in error.parts)
+    parts = "; ".join(error.parts)
     return BadCall(
         domain_texts.one_line(f"{error.message}: {parts}" if parts else error.message),
         domain_texts.one_line(error.hint),

@@ -1,4 +1,4 @@
-"""Counts, times and GPUs as Slurm's programs write them. Pure."""
+"""Counts and GPUs as Slurm's programs write them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final
 from cotenant.controller.domain import texts
 
 _GPUS: Final = re.compile(r"\bgpu(?::([^:,(=]+))?(?::no_consume)?[:=]([0-9]+)")
-_TIME: Final = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
 
 
 def count_in(text: str) -> int:
@@ -22,15 +21,3 @@ def gpus_in(text: str, type: str = "") -> int:
     `type`."""
     found = _GPUS.findall(text)
     return sum(int(count) for kind, count in found if not type or kind.lower() == type.lower())
-
-
-def seconds_in(text: str) -> float | None:
-    """Reads `1-02:00:00`, `1-02`, `02:00:00`, `30:00`, or `30` for minutes; None for a word (`UNLIMITED`)."""
-    found = _TIME.fullmatch(text)
-    if found is None:
-        return None
-    days, first, second, third = (None if each is None else int(each) for each in found.groups())
-    assert first is not None, "the pattern requires it"
-    if days is None and third is None:
-        return first * 60.0 + (second or 0)
-    return (((days or 0) * 24 + first) * 60 + (second or 0)) * 60.0 + (third or 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -29,45 +29,48 @@ from cotenant.controller.submission.options import (
 )
 from cotenant.controller.submission.quantities import count, quoted_text, size_mib
 
-SAME: Final = {
-    "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",
-    "-a": "array", "--array": "array", "-C": "constraint", "--constraint": "constraint",
-    "-b": "begin", "--begin": "begin",
+LONG: Final = {
+    "-a": "--array", "-A": "--account", "-b": "--begin", "-B": "--extra-node-info", "-c": "--cpus-per-task",
+    "-C": "--constraint", "-d": "--dependency", "-D": "--chdir", "-e": "--error", "-F": "--nodefile",
+    "-G": "--gpus", "-H": "--hold", "-i": "--input", "-J": "--job-name", "-k": "--no-kill",
+    "-L": "--licenses", "-m": "--distribution", "-M": "--clusters", "-n": "--ntasks", "-N": "--nodes",
+    "-o": "--output", "-O": "--overcommit", "-p": "--partition", "-q": "--qos", "-Q": "--quiet",
+    "-s": "--oversubscribe", "-S": "--core-spec", "-t": "--time", "-v": "--verbose", "-w": "--nodelist",
+    "-W": "--wait", "-x": "--exclude", "--tasks-per-node": "--ntasks-per-node",
 }  # fmt: skip
-"""Slurm's flag -> our option, with a value that means the same."""
-LABELS: Final = {
-    "-p": "SLURM_JOB_PARTITION",
-    "--partition": "SLURM_JOB_PARTITION",
-    "-q": "SLURM_JOB_QOS",
-    "--qos": "SLURM_JOB_QOS",
+"""Another name of a flag -> the one by which the other tables know it."""
+SAME: Final = {
+    "--time": "time",
+    "--job-name": "name",
+    "--chdir": "workdir",
+    "--array": "array",
+    "--constraint": "constraint",
+    "--begin": "begin",
 }
+"""Slurm's flag -> our option, with a value that means the same."""
+LABELS: Final = {"--partition": "SLURM_JOB_PARTITION", "--qos": "SLURM_JOB_QOS"}
 SIGNAL_BEFORE_S: Final = 60.0
 """Where `--signal` does not say how long before the limit: Slurm's."""
 SWITCHES: Final = frozenset((
-    "-H", "--hold", "--exclusive", "--nice", "--requeue", "--no-requeue", "--parsable", "-Q", "--quiet", "-v",
-    "--verbose", "--contiguous", "--spread-job", "--use-min-nodes", "-O", "--overcommit", "-s",
-    "--oversubscribe", "-k", "--no-kill", "--get-user-env", "--ignore-pbs", "-W", "--wait", "--test-only",
-    "--reboot",
+    "--hold", "--exclusive", "--nice", "--requeue", "--no-requeue", "--parsable", "--quiet", "--verbose",
+    "--contiguous", "--spread-job", "--use-min-nodes", "--overcommit", "--oversubscribe", "--no-kill",
+    "--get-user-env", "--ignore-pbs", "--wait", "--test-only", "--reboot",
 ))  # fmt: skip
 """Without a value, or with one that may be missing."""
 LEFT_OUT: Final = frozenset((
-    "--comment", "--requeue", "--no-requeue", "--open-mode", "--wckey",
-    "--parsable", "-Q", "--quiet", "-v", "--verbose", "--cpu-bind", "--gpu-bind", "--mem-bind", "--hint",
-    "-m", "--distribution", "--threads-per-core", "--cores-per-socket", "--sockets-per-node",
-    "--ntasks-per-socket", "--ntasks-per-core", "-B", "--extra-node-info", "--mincpus", "--tmp",
-    "--priority", "--profile", "--acctg-freq", "--propagate", "--get-user-env", "--kill-on-invalid-dep", "-k",
-    "--no-kill", "-s", "--oversubscribe", "-O", "--overcommit", "--time-min", "--switches", "--contiguous",
-    "--spread-job", "--use-min-nodes", "--gpu-freq", "--cpu-freq", "--power", "-S", "--core-spec",
-    "--thread-spec", "--delay-boot", "--reservation", "-L", "--licenses", "--network", "--mpi",
-    "--ignore-pbs", "-M", "--clusters", "--bb", "--bbf", "--gres-flags", "--mcs-label", "-W", "--wait",
+    "--comment", "--requeue", "--no-requeue", "--open-mode", "--wckey", "--parsable", "--quiet", "--verbose",
+    "--cpu-bind", "--gpu-bind", "--mem-bind", "--hint", "--distribution", "--threads-per-core",
+    "--cores-per-socket", "--sockets-per-node", "--ntasks-per-socket", "--ntasks-per-core",
+    "--extra-node-info", "--mincpus", "--tmp", "--priority", "--profile", "--acctg-freq", "--propagate",
+    "--get-user-env", "--kill-on-invalid-dep", "--no-kill", "--oversubscribe", "--overcommit", "--time-min",
+    "--switches", "--contiguous", "--spread-job", "--use-min-nodes", "--gpu-freq", "--cpu-freq", "--power",
+    "--core-spec", "--thread-spec", "--delay-boot", "--reservation", "--licenses", "--network", "--mpi",
+    "--ignore-pbs", "--clusters", "--bb", "--bbf", "--gres-flags", "--mcs-label", "--wait",
     "--wait-all-nodes",
 ))  # fmt: skip
 REFUSED: Final = {
-    "-w": "hosts have features here: --constraint FEATURE, or --gpu-type",
     "--nodelist": "hosts have features here: --constraint FEATURE, or --gpu-type",
-    "-F": "hosts have features here: --constraint FEATURE, or --gpu-type",
     "--nodefile": "hosts have features here: --constraint FEATURE, or --gpu-type",
-    "-x": "hosts have features here: --constraint FEATURE, or `cotenant nodes drain HOST`",
     "--exclude": "hosts have features here: --constraint FEATURE, or `cotenant nodes drain HOST`",
     "--gpus-per-socket": "say --gpus-per-node",
     "--deadline": "--time limits how long it runs; nothing here ends a job by the clock",
@@ -87,6 +90,16 @@ MAIL_KINDS: Final = {
 }  # fmt: skip
 """Slurm's type of mail -> our kind of message; a job that reaches its time limit has failed."""
 _NO_MAIL: Final = ("STAGE_OUT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS")
+_NUMBERS: Final = {
+    "--cpus-per-task": "SLURM_CPUS_PER_TASK",
+    "--ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "--gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "--gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "--mem": "SLURM_MEM_PER_NODE",
+    "--mem-per-cpu": "SLURM_MEM_PER_CPU",
+    "--mem-per-gpu": "SLURM_MEM_PER_GPU",
+}
+"""Numbers of which the job is told, and by which variable."""
 _PER_NODE: Final = ("--gpus-per-node", "--gres")
 _DEPENDENCY: Final = {"afterok": "ok", "afterany": "any"}
 _PATTERN: Final = re.compile(r"%([0-9]{0,2})([a-zA-Z%])")
@@ -125,7 +138,7 @@ class SlurmLines:
             self.problems.append(BadSubmission(f"{where} {words[0]} is not possible here", REFUSED[words[0]]))
             return
         try:
-            for flag, value in flag_values(words, where, lambda each: each in SWITCHES):
+            for flag, value in flag_values(words, where, lambda each: LONG.get(each, each) in SWITCHES):
                 try:
                     self._take_flag(flag, value, where, line)
                 except BadSubmission as problem:
@@ -134,19 +147,20 @@ class SlurmLines:
             self.problems.append(problem)
 
     def _take_flag(self, flag: str, value: str, where: str, line: int) -> None:
-        if flag in SAME:
-            key = SAME[flag]
+        name = LONG.get(flag, flag)
+        if name in SAME:
+            key = SAME[name]
             self._set(key, limit_word(value) if key == "time" else value, where)
-        elif flag in self.TAKEN:
-            self.TAKEN[flag](self, flag, value, where)
-        elif flag in REFUSED:
-            raise BadSubmission(f"{where} {flag} is not possible here", REFUSED[flag])
-        elif flag in LEFT_OUT or flag in LABELS:
+        elif name in self.TAKEN:
+            self.TAKEN[name](self, flag, value, where)
+        elif name in REFUSED:
+            raise BadSubmission(f"{where} {flag} is not possible here", REFUSED[name])
+        elif name in LEFT_OUT or name in LABELS:
             self._left_out.append(f"{flag} (line {line})" if line else flag)
-            if flag in LABELS:
-                self._variables[LABELS[flag]] = value
+            if name in LABELS:
+                self._variables[LABELS[name]] = value
         else:
-            known = [*SAME, *self.TAKEN, *LABELS, *LEFT_OUT, *REFUSED]
+            known = [*LONG, *SAME, *self.TAKEN, *LABELS, *LEFT_OUT, *REFUSED]
             raise BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, known))
 
     def _set(self, key: str, value: str, where: str) -> None:
@@ -225,11 +239,11 @@ class SlurmLines:
                 f"{where} {flag}: standard input is /dev/null here", f"read {value} in the script"
             )
 
+    def _error(self, flag: str, value: str, where: str) -> None:
+        self._notes.append(f"{where} {flag}: both streams go to one file here")
+
     def _output(self, flag: str, value: str, where: str) -> None:
         """Slurm's file name patterns in ours."""
-        if flag in ("-e", "--error"):
-            self._notes.append(f"{where} {flag}: both streams go to one file here")
-            return
 
         def ours(match: re.Match[str]) -> str:
             letter = _PATTERNS.get(match[2])
@@ -251,23 +265,20 @@ class SlurmLines:
             raise BadSubmission(f"{where}: {flag}: there is no signal {quoted_text(name)}")
         self._warning = SlurmScript(
             signal=number,
-            signal_before_s=float(_count(before, where, flag)) if at else SIGNAL_BEFORE_S,
+            signal_before_s=float(_read(f"{where}: {flag}", before, count)) if at else SIGNAL_BEFORE_S,
             signal_script="B" in who,
         )
 
     # --- What is worked out from several of them ----------------------------------------------------
 
     def _number_of(self, flag: str, value: str, where: str) -> None:
-        self._keep(flag, _count(value, where, flag), where)
+        self._keep(flag, _read(f"{where}: {flag}", value, count), where)
 
     def _memory(self, flag: str, value: str, where: str) -> None:
         if value.strip().rstrip("kKmMgGtTbB") == "0":
             self._notes.append(f"{where} {flag}={value}: main memory is not limited")
             return
-        try:
-            self._keep(flag, size_mib(value), where)
-        except ValueError as error:
-            raise BadSubmission(f"{where}: {flag} {error}") from None
+        self._keep(flag, _read(f"{where}: {flag}", value, size_mib), where)
 
     def _gpus(self, flag: str, value: str, where: str) -> None:
         for each in value.split(",") if flag == "--gres" else [value]:
@@ -288,26 +299,17 @@ class SlurmLines:
                 parts, number = [number, "1"], "1"  # `gpu:a100` is one of them.
             if len(parts) == 2:
                 self._set("gpu_type", parts[0], where)
-            self._keep(flag, _count(number, where, flag), where)
+            self._keep(flag, _read(f"{where}: {flag}", number, count), where)
 
     def _keep(self, flag: str, number: int, where: str) -> None:
-        self._numbers[_LONG.get(flag, flag)] = Given(value=number, where=where)
-
-    def _number(self, flag: str) -> int | None:
-        return self._numbers[flag].value if flag in self._numbers else None
+        self._numbers[LONG.get(flag, flag)] = Given(value=number, where=where)
 
     def options(self) -> Options:
         """Translates what was taken in to our options; may add to the problems."""
         found = dict(self._found)
-        amounts = self._amounts()
-        for key, amount in (
-            ("nodes", amounts.nodes),
-            ("gpus", amounts.gpus),
-            ("cpus", amounts.cpus),
-            ("host_mem", amounts.host_mem),
-        ):
-            if amount is not None:
-                found[key] = read(BY_KEY[key], (str(amount.value),), amount.where)
+        amounts, _ = _amounts(self._numbers, found.get("nodes"))
+        for key, amount in amounts.items():
+            found[key] = read(BY_KEY[key], (str(amount.value),), amount.where)
         if (notify := found.get("notify")) and notify.value and self._mail_user:
             words = ",".join((*notify.value, self._mail_user))
             found["notify"] = read(BY_KEY["notify"], (words,), notify.where)
@@ -317,109 +319,80 @@ class SlurmLines:
 
     def script(self) -> SlurmScript:
         """What the job will find around it, as far as the script says it."""
-        amounts = self._amounts()
-        stated = {
-            "SLURM_CPUS_PER_TASK": self._number("--cpus-per-task"),
-            "SLURM_NTASKS_PER_NODE": self._number("--ntasks-per-node"),
-            "SLURM_GPUS_PER_NODE": self._number("--gpus-per-node"),
-            "SLURM_GPUS_PER_TASK": self._number("--gpus-per-task"),
-            "SLURM_MEM_PER_NODE": self._number("--mem"),
-            "SLURM_MEM_PER_CPU": self._number("--mem-per-cpu"),
-            "SLURM_MEM_PER_GPU": self._number("--mem-per-gpu"),
-        }
-        known = {name: str(value) for name, value in stated.items() if value is not None}
+        given = self._numbers
+        _, tasks = _amounts(given, self._found.get("nodes"))
+        known = {variable: str(given[flag].value) for flag, variable in _NUMBERS.items() if flag in given}
         return msgspec.structs.replace(
             self._warning,
             variables={**self._variables, **known},
-            tasks=amounts.tasks,
-            tasks_per_host=self._number("--ntasks-per-node") or 0,
-            gpus_per_task=self._number("--gpus-per-task") or 0,
+            tasks=tasks,
+            tasks_per_host=_number(given, "--ntasks-per-node"),
+            gpus_per_task=_number(given, "--gpus-per-task"),
         )
-
-    def _amounts(self) -> _Amounts:
-        return _amounts(self._numbers, self._found.get("nodes"))
 
     TAKEN: ClassVar = {
-        flag: take
-        for take, flags in (
-            (_nodes, ("-N", "--nodes")),
-            (_gpus, ("-G", "--gpus", "--gpus-per-node", "--gres", "--gpus-per-task")),
-            (_number_of, ("-n", "--ntasks", "--ntasks-per-node", "--tasks-per-node", "--ntasks-per-gpu")),
-            (_number_of, ("-c", "--cpus-per-task", "--cpus-per-gpu")),
-            (_memory, ("--mem", "--mem-per-cpu", "--mem-per-gpu")),
-            (_output, ("-o", "--output", "-e", "--error")),
-            (_dependency, ("-d", "--dependency")),
-            (_export, ("--export",)),
-            (_signal, ("--signal",)),
-            (_input, ("-i", "--input")),
-            (_hold, ("-H", "--hold")),
-            (_exclusive, ("--exclusive",)),
-            (_account, ("-A", "--account")),
-            (_nice, ("--nice",)),
-            (_mail_type, ("--mail-type",)),
-            (_mail_address, ("--mail-user",)),
-        )
-        for flag in flags
+        "--nodes": _nodes,
+        **dict.fromkeys(("--gpus", "--gpus-per-node", "--gres", "--gpus-per-task"), _gpus),
+        **dict.fromkeys(("--ntasks", "--ntasks-per-node", "--ntasks-per-gpu"), _number_of),
+        **dict.fromkeys(("--cpus-per-task", "--cpus-per-gpu"), _number_of),
+        **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), _memory),
+        "--output": _output,
+        "--error": _error,
+        "--dependency": _dependency,
+        "--export": _export,
+        "--signal": _signal,
+        "--input": _input,
+        "--hold": _hold,
+        "--exclusive": _exclusive,
+        "--account": _account,
+        "--nice": _nice,
+        "--mail-type": _mail_type,
+        "--mail-user": _mail_address,
     }
     """Flags whose values are worked on."""
 
 
-class _Amounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all lines together ask for, per job and per host."""
-
-    nodes: Given | None
-    gpus: Given | None
-    tasks: int
-    """0: nobody said how many."""
-    cpus: Given | None
-    host_mem: Given | None
-
-
-_LONG: Final = {
-    "-n": "--ntasks",
-    "-c": "--cpus-per-task",
-    "-G": "--gpus",
-    "--tasks-per-node": "--ntasks-per-node",
-}
-
-
-def _amounts(given: dict[str, Given], nodes: Given | None) -> _Amounts:
-    def number(flag: str) -> int:
-        return int(given[flag].value) if flag in given else 0
+def _amounts(given: dict[str, Given], nodes: Given | None) -> tuple[Options, int]:
+    """What all lines together ask for, per job and per host, as our options; and how many tasks, 0 where
+    nobody said it."""
 
     def of(flag: str, value: int) -> Given:
         return Given(value=value, where=given[flag].where)
 
+    found: Options = {}
     per_node = next((flag for flag in _PER_NODE if flag in given), "")
-    if nodes is None:
-        nodes = _hosts(given, per_node)
-    hosts = int(nodes.value) if nodes is not None else 1
-    tasks = number("--ntasks") or number("--ntasks-per-node") * hosts
-    gpus: Given | None = None
+    if nodes := nodes or _hosts(given, per_node):
+        found["nodes"] = nodes
+    hosts = int(nodes.value) if nodes else 1
+    tasks = _number(given, "--ntasks") or _number(given, "--ntasks-per-node") * hosts
     if "--gpus" in given:
-        gpus = given["--gpus"]
+        found["gpus"] = given["--gpus"]
     elif per_node:
-        gpus = of(per_node, number(per_node) * hosts)
+        found["gpus"] = of(per_node, _number(given, per_node) * hosts)
     elif "--gpus-per-task" in given:
-        gpus = of("--gpus-per-task", number("--gpus-per-task") * (tasks or hosts))
-    total = int(gpus.value) if gpus is not None else hosts
+        found["gpus"] = of("--gpus-per-task", _number(given, "--gpus-per-task") * (tasks or hosts))
+    total = int(found["gpus"].value) if "gpus" in found else hosts
     if not tasks and "--ntasks-per-gpu" in given:
-        tasks = number("--ntasks-per-gpu") * total
+        tasks = _number(given, "--ntasks-per-gpu") * total
     if not tasks and "--gpus-per-task" in given:
-        tasks = max(1, total // number("--gpus-per-task"))
+        tasks = max(1, total // _number(given, "--gpus-per-task"))
     tasks_here, gpus_here = -(-(tasks or hosts) // hosts), -(-total // hosts)
-    cpus: Given | None = None
     if "--cpus-per-task" in given:
-        cpus = of("--cpus-per-task", number("--cpus-per-task") * tasks_here)
+        found["cpus"] = of("--cpus-per-task", _number(given, "--cpus-per-task") * tasks_here)
     elif "--cpus-per-gpu" in given:
-        cpus = of("--cpus-per-gpu", number("--cpus-per-gpu") * gpus_here)
-    host_mem: Given | None = given.get("--mem")
-    if host_mem is None and "--mem-per-cpu" in given:
-        cores = int(cpus.value) if cpus is not None else tasks_here
-        host_mem = of("--mem-per-cpu", number("--mem-per-cpu") * cores)
-    elif host_mem is None and "--mem-per-gpu" in given:
-        host_mem = of("--mem-per-gpu", number("--mem-per-gpu") * gpus_here)
-    return _Amounts(nodes=nodes, gpus=gpus, tasks=tasks, cpus=cpus, host_mem=host_mem)
+        found["cpus"] = of("--cpus-per-gpu", _number(given, "--cpus-per-gpu") * gpus_here)
+    if "--mem" in given:
+        found["host_mem"] = given["--mem"]
+    elif "--mem-per-cpu" in given:
+        cores = int(found["cpus"].value) if "cpus" in found else tasks_here
+        found["host_mem"] = of("--mem-per-cpu", _number(given, "--mem-per-cpu") * cores)
+    elif "--mem-per-gpu" in given:
+        found["host_mem"] = of("--mem-per-gpu", _number(given, "--mem-per-gpu") * gpus_here)
+    return found, tasks
+
+
+def _number(given: dict[str, Given], flag: str) -> int:
+    return int(given[flag].value) if flag in given else 0
 
 
 def _hosts(given: dict[str, Given], per_node: str) -> Given | None:
@@ -437,11 +410,11 @@ def limit_word(text: str) -> str:
     return "unlimited" if re.fullmatch("0[0:-]*", text.strip()) else text
 
 
-def _count(value: str, where: str, flag: str) -> int:
+def _read(subject: str, text: str, parse: Callable[[str], int]) -> int:
     try:
-        return count(value)
+        return parse(text)
     except ValueError as error:
-        raise BadSubmission(f"{where}: {flag} {error}") from None
+        raise BadSubmission(f"{subject} {error}") from None
 
 
 def _signal_number(text: str) -> int:

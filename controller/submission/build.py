@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import job_spec, texts
-from cotenant.controller.submission import commands, grids, recording
+from cotenant.controller.submission import commands, directives, grids, recording
 from cotenant.controller.submission.containers import container_of
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merge_options, read
 from cotenant.controller.submission.quantities import GpuRange
@@ -34,6 +34,17 @@ NAME_SHOWN_MAX = 80
 FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
 SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
+FIELDS = {
+    "class": "job_class",
+    "constraint": "features",
+    "mem": "memory_mib",
+    "host_mem": "host_memory_mib",
+    "expect": "expected_s",
+    "time": "time_limit_s",
+    "budget": "budget_s",
+    "requeue_at_limit": "requeues",
+}
+"""Fields of a specification that have another name than their option."""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,9 +200,15 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
 def _check_command(
     values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None, where: Submitter
 ) -> Iterator[str]:
-    """What is to be said of a command that may not start. Raises Problem where it will not: it starts on this
-    machine."""
-    doubt = _doubt(values, argv, workdir, path)
+    """What is to be said of a command that would fail on this machine. `path` None: it runs in an image, and
+    what that has is not known here.
+
+    Raises:
+        BadSubmission: it would fail, and starts on this machine; or it starts a container.
+    """
+    commands.refuse_container(argv)
+    doubt = commands.workdir_doubt(workdir) if path is None else commands.doubt_of(argv, workdir, path)
+    doubt = doubt or commands.output_doubt(_output(values.get("output"), workdir))
     if doubt is not None and where.same_machine:
         raise doubt
     if doubt is not None:
@@ -205,16 +222,6 @@ def _record(values: dict[str, Any], where: Submitter, *, of_host: bool) -> recor
     if where.key_file:
         environment.secrets.setdefault(ENV_KEY, where.key_file)
     return environment
-
-
-def _doubt(
-    values: dict[str, Any], argv: tuple[str, ...], workdir: Path, path: str | None
-) -> BadSubmission | None:
-    """Why the command would fail on this machine, or None. `path` None: it runs in an image, and what that
-    has is not known here. Raises BadSubmission: it starts a container."""
-    commands.refuse_container(argv)
-    doubt = commands.workdir_doubt(workdir) if path is None else commands.doubt_of(argv, workdir, path)
-    return doubt or commands.output_doubt(_output(values.get("output"), workdir))
 
 
 def _notify(given: tuple[str, ...] | None, usual: tuple[str, ...]) -> tuple[str, ...]:
@@ -321,53 +328,49 @@ def _source(words: Sequence[str]) -> _Source:
             raise BadSubmission(f"{path} does not exist", near, missing=True)
         from cotenant.controller.submission import yaml_file  # YAML takes a while to load
 
-        file = yaml_file.read_job_file(path)
-        return _Source(argv=file.command, options=file.options)
-    from cotenant.controller.submission import directives
-
+        command, options = yaml_file.read_job_file(path)
+        return _Source(argv=command, options=options)
     if directives.is_script(path):
-        script = directives.read_script(path)
-        return _Source(
-            argv=(*script.interpreter, os.path.abspath(path), *words[1:]),
-            options=script.options,
-            notes=script.notes,
-            slurm=script.slurm,
-            start=Start(mode="host") if script.runs_per_host else None,
-        )
+        return _script_source(directives.read_script(path), (os.path.abspath(path), *words[1:]))
     return _Source(argv=tuple(words), options={})
+
+
+def _script_source(script: directives.Script, words: Sequence[str]) -> _Source:
+    """A script whose interpreter is given these words."""
+    return _Source(
+        argv=(*script.interpreter, *words),
+        options=script.options,
+        notes=script.notes,
+        slurm=script.slurm,
+        start=Start(mode="host") if script.runs_per_host else None,
+    )
 
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     """A script, whatever its file is called; its output goes where Slurm's would."""
-    from cotenant.controller.submission import directives
-
     path, text = Path(words[0]), sbatch.text
     if text is None and not path.is_file():
         raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()), missing=True)
     if text is None:
         script = directives.read_script(path, sbatch.options)
-        argv = (*script.interpreter, os.path.abspath(path), *words[1:])
+        source = _script_source(script, (os.path.abspath(path), *words[1:]))
     else:
         if problem := unreadable(text.encode(errors="surrogateescape"), path.name, is_file=False):
             raise problem
         script = directives.script_of(text.splitlines(), path, sbatch.options)
-        argv = (*script.interpreter, "-c", text, *words)
-    name = "slurm-%A_%i.out" if {"array", "grid"} & script.options.keys() else "slurm-%j.out"
+        source = _script_source(script, ("-c", text, *words))
+    name = "slurm-%A_%i.out" if {"array", "grid"} & source.options.keys() else "slurm-%j.out"
     usual = {
         key: read(BY_KEY[key], (text,), "sbatch") for key, text in (("output", name), ("name", path.name))
     }
     if sbatch.is_shown:
         del usual["output"]
-    return _Source(
-        argv=argv,
-        options=usual | script.options,
-        notes=script.notes,
-        slurm=script.slurm,
-        start=Start(mode="host"),
-    )
+    return msgspec.structs.replace(source, options=usual | source.options)
 
 
 def _spec(values: dict[str, Any], launch: domain.Launch, code: str) -> domain.JobSpec:
+    """The specification: an option is the field that is called like it, or that `FIELDS` names, unless the
+    field is worked out from several."""
     profile = values.get("profile")
     gpus = _gpus(values)
     if gpus.most > gpus.least and "batch_size" not in values:
@@ -375,44 +378,25 @@ def _spec(values: dict[str, Any], launch: domain.Launch, code: str) -> domain.Jo
             f"--gpus {gpus.least}-{gpus.most}: an elastic job must say its batch",
             f"add --batch-size N, per worker on {gpus.most} GPUs: a step keeps it on fewer",
         )
+    given = {FIELDS.get(key, key): value for key, value in values.items()}
+    made = {
+        "job_id": domain.JobId("new-0"),
+        "name": values.get("name") or _name(launch.argv),
+        "user": recording.user_name(),
+        "gpus_min": gpus.least,
+        "gpus_max": gpus.most,
+        "gpu_fraction": gpus.fraction,
+        "after": tuple(each for group in values.get("after", ()) for each in group),
+        "array_limit": values["array"].limit if "array" in values else 0,
+        "begin_s": values["begin"].timestamp() if "begin" in values else None,
+        "profile": None if isinstance(profile, str) else profile,
+        "profiling": "never" if profile == "never" else "auto",
+        "code_sha256": code,
+        "launch": launch,
+    }
+    as_given = {name: given[name] for name in domain.JobSpec.__struct_fields__ if name in given}
     try:
-        return domain.JobSpec(
-            job_id=domain.JobId("new-0"),
-            name=values.get("name") or _name(launch.argv),
-            user=recording.user_name(),
-            job_class=values.get("class", "spot"),
-            gpus_min=gpus.least,
-            gpus_max=gpus.most,
-            gpu_fraction=gpus.fraction,
-            nodes=values.get("nodes", 0),
-            gpu_type=values.get("gpu_type", ""),
-            features=values.get("constraint", ()),
-            memory_mib=values.get("mem"),
-            cpus=values.get("cpus", 0),
-            host_memory_mib=values.get("host_mem", 0),
-            batch_size=values.get("batch_size"),
-            iterations=values.get("iterations"),
-            expected_s=values.get("expect"),
-            time_limit_s=values.get("time"),
-            budget_s=values.get("budget"),
-            share=values.get("share", "auto"),
-            idle=values.get("idle", ""),
-            priority=values.get("priority", 0),
-            organisation=values.get("organisation", ""),
-            resumable=values.get("resumable"),
-            retries=values.get("retries", 0),
-            after=tuple(each for group in values.get("after", ()) for each in group),
-            hold=values.get("hold", False),
-            notify=values["notify"],
-            array_limit=values["array"].limit if "array" in values else 0,
-            requeues=values.get("requeue_at_limit") or 0,
-            begin_s=values["begin"].timestamp() if "begin" in values else None,
-            profile=None if isinstance(profile, str) else profile,
-            profiling="never" if profile == "never" else "auto",
-            link=values.get("link", ""),
-            code_sha256=code,
-            launch=launch,
-        )
+        return domain.JobSpec(**{**as_given, **made})
     except ValueError as error:
         raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
 

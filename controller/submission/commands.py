@@ -26,7 +26,7 @@ CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "en
 
 def refuse_container(argv: Sequence[str]) -> None:
     """Raises BadSubmission for a command that starts a container."""
-    if os.path.basename(argv[0]) in CONTAINER_PROGRAMS or argv[:2] == ["srun", "--container-image"]:
+    if os.path.basename(argv[0]) in CONTAINER_PROGRAMS:
         raise BadSubmission(f"{argv[0]}: {CONTAINERS}")
 
 

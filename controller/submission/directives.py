@@ -61,7 +61,6 @@ class SbatchLines(Protocol):
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """What a script asks for, and how it is started."""
 
-    path: Path
     interpreter: tuple[str, ...]
     options: Options
     notes: tuple[str, ...] = ()
@@ -106,7 +105,7 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
         (number, match) for number, match in enumerate(map(_DIRECTIVE.match, lines[:end]), start=1) if match
     ]
     has_slurm = sbatch is not None or any(match[1] == "SBATCH" for _, match in head)
-    slurm = _slurm_lines(path) if has_slurm else None
+    slurm: SbatchLines | None = import_module(SLURM).SlurmLines(path) if has_slurm else None
     problems = slurm.problems if slurm else []
     for number, match in head:
         where = f"{path}:{number}: #{match[1]}"
@@ -128,18 +127,12 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
     if "deepspeed" in launchers:  # It reads CUDA_VISIBLE_DEVICES as indices.
         options.setdefault("devices_as", Given(value="index", where=str(path)))
     return Script(
-        path=path,
         interpreter=_interpreter(lines[0][2:], path),
         options=options,
         notes=tuple(notes),
         slurm=slurm.script() if slurm else None,
         runs_per_host=has_slurm or bool(launchers),
     )
-
-
-def _slurm_lines(path: Path) -> SbatchLines:
-    lines: SbatchLines = import_module(SLURM).SlurmLines(path)
-    return lines
 
 
 def _end_of_head(lines: list[str]) -> int:
@@ -214,12 +207,8 @@ def _parse_ours(words: list[str], where: str) -> Options:
     for flag, value in flag_values(words, where, lambda each: each in BY_FLAG and BY_FLAG[each].switch):
         option = BY_FLAG.get(flag)
         if option is None:
-            raise _unknown(flag, where, list(BY_FLAG))
+            if flag == "--container":
+                raise BadSubmission(f"{where}: {CONTAINERS}")
+            raise BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, BY_FLAG))
         found = merge_options(found, {option.key: read(option, (value,), where)})
     return found
-
-
-def _unknown(flag: str, where: str, known: list[str]) -> BadSubmission:
-    if flag == "--container":
-        return BadSubmission(f"{where}: {CONTAINERS}")
-    return BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, known))

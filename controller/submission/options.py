@@ -1,7 +1,7 @@
 """Every option of a job, once: its flags, its YAML key, its check and its help.
 
 Rule: nothing else knows a job option by name. `run`, `submit`, YAML files and scripts read this table,
-so a new option is one line here and one in `build.py`.
+so a new option is one line here, and one in `build.py` where it is no field of a job's specification.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from cotenant.controller import domain
 from cotenant.controller.domain import texts
 from cotenant.controller.performance import Profile
-from cotenant.controller.present.problem import suggestion
+from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.submission import quantities
 from cotenant.controller.submission.moments import begin_moment, moment
 from cotenant.controller.wire import BadMessage, decode_json
@@ -26,25 +26,16 @@ class MissingFile(ValueError):
     """The file that an option names is not there."""
 
 
-class BadSubmission(ValueError):
-    """Refused before anything was sent. `hint` is what to try next; it may be empty.
-
-    `missing`: a file that was named is not there, which scripts can tell from a wrong value.
-    """
+class BadSubmission(Problem):
+    """Refused before anything was sent."""
 
     def __init__(
         self, message: str, hint: str = "", *, missing: bool = False, parts: Sequence[BadSubmission] = ()
     ) -> None:
-        super().__init__(message)
-        self.missing = missing
-        self.message = message
-        self.hint = hint
-        self.parts = tuple(parts)
-        """The single errors, where there are several."""
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        """`missing`: a file that was named is not there, which scripts can tell from a wrong value. `parts`:
+        the single errors, where there are several."""
+        code = "not-found" if missing else "usage"
+        super().__init__(code, message, hint, [each.sentence for each in parts])
 
 
 PROFILE_BYTES_MAX: Final = 1024 * 1024
@@ -445,11 +436,14 @@ def merge_options(*layers: Options) -> Options:
     return result
 
 
-def unknown_key(key: str, where: str) -> BadSubmission:
+def option_of(key: str, where: str) -> Option:
+    """The option with this key. Raises BadSubmission: there is none, with the nearest."""
+    if key in BY_KEY:
+        return BY_KEY[key]
     if key == "container":
-        return BadSubmission(f"{where}: {CONTAINERS}")
+        raise BadSubmission(f"{where}: {CONTAINERS}")
     known = [*BY_KEY, "command"]
-    return BadSubmission(
+    raise BadSubmission(
         f"{where}: unknown key {key!r}", suggestion(key.lower(), known) or f"keys are {', '.join(known)}"
     )
 

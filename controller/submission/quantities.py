@@ -54,6 +54,12 @@ def duration_s(text: str) -> float:
 def _duration_s(text: str) -> float | None:
     if re.fullmatch(_WITH_UNITS, text):
         return sum(float(part[:-1]) * _UNITS_S[part[-1]] for part in re.findall(r"[0-9.]+[smhd]", text))
+    return slurm_duration_s(text)
+
+
+def slurm_duration_s(text: str) -> float | None:
+    """Reads a time of Slurm's: `1-02:00:00`, `1-02`, `02:00:00`, `30:00`, or `30` for minutes. None for a
+    word (`UNLIMITED`)."""
     match = re.fullmatch(_SLURM, text)
     if match is None:
         return None

@@ -102,11 +102,13 @@ def account_home() -> str:
         return ""
 
 
-def user_name() -> str:
+def user_name(uid: int | None = None) -> str:
+    """The name of a user, where none is said of this process's; the number of one without a name."""
+    number = os.getuid() if uid is None else uid
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(number).pw_name
     except KeyError:
-        return str(os.getuid())
+        return str(number)
 
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.submission.options import BY_KEY, BadSubmission, read, unknown_key
-from cotenant.controller.submission.problems import submission_problem
+from cotenant.controller.submission.options import option_of, read
 from cotenant.controller.submission.quantities import GpuRange
 
 NONE = "-"
@@ -16,12 +15,8 @@ def setting(text: str) -> tuple[str, str | int | float | None]:
     sense."""
     key, _, value = text.partition("=")
     key = key.replace("-", "_")
-    try:
-        if key not in BY_KEY:
-            raise unknown_key(key, "set")
-        found = None if value == NONE else read(BY_KEY[key], (value,), key).value
-    except BadSubmission as error:
-        raise submission_problem(error) from None
+    option = option_of(key, "set")
+    found = None if value == NONE else read(option, (value,), key).value
     if isinstance(found, GpuRange) and found.least == found.most:
         found = found.least * found.fraction if found.fraction < 1.0 else found.least
     if key == "notify" and isinstance(found, tuple):

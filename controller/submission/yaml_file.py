@@ -10,16 +10,14 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 from cotenant.controller.submission.options import (
-    BY_KEY,
     BadSubmission,
     Option,
     Options,
+    option_of,
     read,
-    unknown_key,
 )
 from cotenant.controller.submission.quantities import quoted_text
 
@@ -27,16 +25,9 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 ITEMS_MAX: Final = 10_000
 
 
-class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission as a YAML file says it. Relative paths in the file are relative to where the user
-    stands."""
-
-    command: tuple[str, ...]
-    options: Options
-
-
-def read_job_file(path: Path) -> JobFile:
-    """The job in a YAML file.
+def read_job_file(path: Path) -> tuple[tuple[str, ...], Options]:
+    """The command and the options of the job in a YAML file. Relative paths in it are relative to where the
+    user stands.
 
     Raises:
         BadSubmission: no readable YAML, an unknown key (with the nearest), a wrong value; the line is named.
@@ -54,13 +45,12 @@ def read_job_file(path: Path) -> JobFile:
         seen[key] = line
         if key == "command":
             command = _command(node, where)
-        elif (option := BY_KEY.get(key)) is None:
-            raise unknown_key(key, where)
         else:
+            option = option_of(key, where)
             options[key] = read(option, _texts(node, where, option), where)
     if not command:
         raise BadSubmission(f"{path}: there is no `command`", "add one: command: python train.py")
-    return JobFile(command=command, options=options)
+    return command, options
 
 
 def _root(path: Path) -> yaml.MappingNode:

@@ -220,7 +220,7 @@ def test_the_variables_of_a_git_hook_lead_to_no_other_repository(
 
 def test_of_what_is_too_large_only_large_files_are_named(tmp_path: Path) -> None:
     top = make({"large": os.urandom(1 << 21), "small": b"x"}, tmp_path / "t")
-    with pytest.raises(BadSubmission, match=r"largest files: large \(2.0 MiB\)$"):
+    with pytest.raises(BadSubmission, match=r"largest files: large \(2.0 MiB\);"):
         pack(top)
 
 

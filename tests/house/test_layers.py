@@ -131,7 +131,7 @@ controller.training             controller.performance controller.domain control
 # controller, comparing policies.
 controller.submission           controller.performance controller.domain controller.wire controller.present
 controller.client               controller.performance controller.domain controller.wire controller.system
-                                controller.present
+                                controller.present controller.submission
 controller.whatif               controller.store controller.sim controller.present controller.submission
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
 controller.cli                  controller.performance controller.domain controller.wire controller.system
@@ -161,7 +161,7 @@ controller.slurm.aliases        controller.domain controller.wire controller.sys
                                 controller.submission controller.client controller.cli
                                 controller.slurm.sbatch
 controller.slurm.steer.core     controller.domain controller.planning controller.policies.base
-                                controller.engine controller.slurm.answers
+                                controller.engine controller.submission controller.slurm.answers
 controller.slurm.steer          controller.domain controller.system controller.policies.base
                                 controller.policies controller.present controller.submission controller.cli
                                 controller.cli.offline controller.slurm.steer.core

@@ -73,30 +73,21 @@ def elsewhere(step: steps.Step, plan: layouts.Layout, env: dict[str, str]) -> in
     return 0
 
 
-class StepClaim:
-    """What one process of the attempt on this host can have: given back when it ends, however it does. A lock
-    in the job's own folder, where no other account can take it."""
-
-    def __init__(self, env: dict[str, str], what: str) -> None:
-        folder = env.get(STEP_FOLDER) or os.path.dirname(env.get("COTENANT_SOCKET", ""))
-        self._path = os.path.join(folder, f"claim-{what}") if folder else ""
-        self._file = -1
-
-    def take(self) -> bool:
-        if not self._path:  # What started it has kept nothing of the job's environment.
-            return True
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-            return False
-        self._file = file
-        return True
-
-    def give_back(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+def claim(env: dict[str, str], what: str) -> int | None:
+    """Takes what one process of the attempt on this host can have. Returns its lock, which is held until the
+    process ends, however it does, in the job's own folder, where no other account can take it. None: another
+    process has it."""
+    folder = env.get(STEP_FOLDER) or os.path.dirname(env.get("COTENANT_SOCKET", ""))
+    if not folder:  # What started it has kept nothing of the job's environment.
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    path = os.path.join(folder, f"claim-{what}")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
 
 
 class Run:
@@ -130,11 +121,9 @@ class Run:
             self._end_others(signal.SIGTERM)
         while self._tasks:
             select.select([wakes], [], [], self._wait_s())
-            try:
+            with contextlib.suppress(BlockingIOError):
                 while os.read(wakes, 4096):
                     pass
-            except BlockingIOError:
-                pass
             self._reap()
             self._work_through_timers()
         for reader in self._readers:
@@ -163,23 +152,20 @@ class Run:
             time.sleep(LOOK_S)
 
     def _claim(self, devices: list[str], wanted: int) -> list[str] | None:
-        claims = {device: StepClaim(self._env, f"gpu-{at}") for at, device in enumerate(devices)}
-        mine: list[str] = []
-        for device, claim in claims.items():
-            if len(mine) < wanted and claim.take():
-                mine.append(device)
+        mine: dict[str, int] = {}
+        for at, device in enumerate(devices):
+            if len(mine) < wanted and (lock := claim(self._env, f"gpu-{at}")) is not None:
+                mine[device] = lock
         if len(mine) == wanted:
-            self._claims = [claims[device] for device in mine]  # Kept open as long as we live.
-            return mine
-        for device in mine:
-            claims[device].give_back()
+            return list(mine)  # Their locks are open as long as we live.
+        for lock in mine.values():
+            os.close(lock)
         return None
 
     # --- Tasks --------------------------------------------------------------------------------------
 
     def _start(self, visible: list[str] | None) -> int:
-        self._voice = StepClaim(self._env, "voice")
-        speaks = layouts.may_speak(self._plan, self._devices) and self._voice.take()
+        speaks = layouts.may_speak(self._plan, self._devices) and claim(self._env, "voice") is not None
         port = "" if speaks or len(self._plan.used) > 1 else free_port()
         step_id = next_step(self._env)
         for local in range(self._here):

@@ -11,11 +11,11 @@ from cotenant.agent.supervisor.processes.environment import (
 from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
-from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
+from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs
 from cotenant.agent.supervisor.processes.outside_signals import block_signals, take_outside_signals
 from cotenant.agent.supervisor.processes.ranks import (
-    RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,
+    RankStartFailed, abort_others, account_of, catches, cuda_indices, dump, end_groups,
     has_children, interrupt, keep_files_to_ourselves, kill_children, reap, start,
 )
 from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
@@ -25,12 +25,12 @@ from cotenant.agent.supervisor.processes.termination import Terminations, group_
 __all__ = [
     "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
     "RankStartFailed", "Terminal", "Terminations", "abort_others", "account_of",
-    "become_subreaper", "block_signals",
+    "block_signals",
     "group_by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers",
     "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
     "interrupt", "kill_children", "leave_to_reaper", "log_end", "make_job_folder",
     "ranks", "read_log", "reap", "remove_short_folder", "start",
-    "take_outside_signals", "tree_of",
+    "take_outside_signals",
 ]
 # fmt: on

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cotenant.agent.host.cgroups import AttemptCgroup
-from cotenant.agent.host.process_identity import ProcessStat, children_of, stat_of
+from cotenant.agent.host.process_identity import ProcessStat, children_of, stat_of, tree_of
 from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core import OverMemory, PrintedFacts, Sampled
 from cotenant.profiler.indicators.sources import Timed
@@ -129,13 +129,6 @@ class Sampler:
 
     def _others_mib(self, pids: list[int], stats: Mapping[int, ProcessStat]) -> float:
         return sum(self._private_bytes.get(pid, 0) for pid in pids if pid in stats) / _MIB
-
-
-def tree_of(root: int) -> list[int]:
-    pids = [root]
-    for pid in pids:  # Grows while we go: breadth first.
-        pids += [child for child in children_of(pid) if child not in pids]
-    return pids
 
 
 def _peak_bytes(pid: int) -> int:

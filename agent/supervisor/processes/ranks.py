@@ -15,7 +15,6 @@ under PYTHONFAULTHANDLER: it writes its stacks and dies.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import select
@@ -39,11 +38,9 @@ from cotenant.agent.supervisor.processes.terminal import take_terminal
 from cotenant.controller.domain import InputFile, Launch
 from cotenant.controller.wire import BadMessage, decode_json
 
-_PR_SET_CHILD_SUBREAPER: Final = 36
 _EXEC_WAIT_S: Final = 30.0
 _RESET: Final = ("SIGHUP", "SIGINT", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGCHLD", "SIGUSR1", "SIGUSR2")
 
-_libc = ctypes.CDLL(None, use_errno=True)
 PROCESSES_MAX: Final = 64
 """A rank with hundreds of data loaders must not fill its log with them."""
 
@@ -54,12 +51,6 @@ class RankStartFailed(Exception):
     def __init__(self, problem: StartProblem) -> None:
         super().__init__(problem.text)
         self.problem = problem
-
-
-def become_subreaper() -> None:
-    """Makes orphans below us, from now on, become our children instead of init's."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "cannot become a subreaper")
 
 
 def keep_files_to_ourselves() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from cotenant.controller.cli.doctor.check import Finding, check, fail, name_some, ok, warn
 from cotenant.controller.cli.doctor.facts import Facts
-from cotenant.controller.client.own_notify import own_webhook
+from cotenant.controller.client.submitter import own_webhook
 from cotenant.controller.domain import DIVIDED, HostState
 from cotenant.controller.present.controllers import NO_STANDBY_ADVICE, lag_text, leader_text
 from cotenant.controller.present.problem import Problem

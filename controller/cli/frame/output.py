@@ -21,6 +21,7 @@ from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
+from cotenant.controller.submission.flags import value_of
 from cotenant.controller.submission.quantities import count
 
 T = TypeVar("T")
@@ -86,10 +87,7 @@ def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...]
 
 def whole_number(flag: str, text: str, at_most: int) -> int:
     """The whole number that the text of a flag states, `at_most` if it is larger. Raises Problem."""
-    try:
-        return min(count(text), at_most)
-    except ValueError as error:
-        raise Problem("usage", f"{flag} {error}") from None
+    return min(value_of(flag, text, count), at_most)
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):

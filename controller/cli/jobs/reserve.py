@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from math import inf
 from typing import Annotated, Final
 
@@ -28,6 +27,7 @@ from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration
+from cotenant.controller.submission.flags import value_of
 from cotenant.controller.submission.moments import begin_moment, east_s
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.wire import clients as wire
@@ -76,11 +76,11 @@ def reserve(
         return
     if every not in REPEATS:
         raise Problem("usage", f"--every must be day or week, got {every!r}")
-    from_unix_s = _seconds("--from", from_time, lambda text: begin_moment(text).timestamp())
+    from_unix_s = value_of("--from", from_time, lambda text: begin_moment(text).timestamp())
     request = wire.ReserveDevices(
         gpus=whole_number("--gpus", gpus, GPUS_MAX),
         from_unix_s=from_unix_s,
-        length_s=_seconds("--for", length, duration_s),
+        length_s=value_of("--for", length, duration_s),
         every=REPEATS[every],
         user=user,
         gpu_type=gpu_type,
@@ -96,13 +96,6 @@ def reserve(
     screen.say(f"{made.reservation_id}: {_when(made)}, {', '.join(made.devices)}, for {made.user}")
     if note := _clock_change(made):
         screen.tell(note)
-
-
-def _seconds(flag: str, text: str, read: Callable[[str], float]) -> float:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise Problem("usage", f"{flag} {error}") from None
 
 
 @reserve.part("list")

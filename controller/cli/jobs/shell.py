@@ -20,6 +20,7 @@ from cotenant.controller.domain import ON_DEVICES, JobId
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration
+from cotenant.controller.submission.flags import value_of
 from cotenant.controller.submission.options import BY_KEY, Given, Options
 from cotenant.controller.wire import clients as wire
 
@@ -88,10 +89,7 @@ def tell_how_it_ends(limit_s: float) -> None:
 
 def ports_of(forward: list[str] | None) -> list[PortPair]:
     """What `--forward` means. Raises Problem."""
-    try:
-        return [port_pair(each) for each in forward or ()]
-    except ValueError as error:
-        raise Problem("usage", f"--forward {error}") from None
+    return [value_of("--forward", each, port_pair) for each in forward or ()]
 
 
 def attach(job: JobArgument, forward: ForwardFlag = None, endpoint: EndpointFlag = None) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,18 +19,15 @@ import msgspec
 
 from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings, own_key_file
+from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client
-from cotenant.controller.client.own_notify import own_webhook, usual_words
+from cotenant.controller.client.submitter import own_submitter
 from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.submission import options
-from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
-from cotenant.controller.submission.problems import submission_problem
-from cotenant.controller.system import paths
-from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.submission.build import Sbatch, Submission, submission
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
@@ -86,10 +82,7 @@ def _read(written: dict[options.Option, Any]) -> options.Options:
         if value in (None, False, []):
             continue
         texts = ("yes",) if each.switch else tuple(value) if each.repeat else (value,)
-        try:
-            flags[each.key] = options.read(each, texts, each.flag)
-        except options.BadSubmission as error:
-            raise submission_problem(error) from None
+        flags[each.key] = options.read(each, texts, each.flag)
     return flags
 
 
@@ -125,22 +118,8 @@ def prepared_submission(
         folder = Path.cwd()
     except FileNotFoundError:
         raise Problem("usage", "the folder you are in does not exist any more", "cd to another") from None
-    controller = paths.client_endpoint(loaded.settings)
-    where = Submitter(
-        folder=folder,
-        environ=os.environ,
-        key_file=own_key_file(loaded.settings),
-        same_machine=socket_path(controller) is not None,
-        saves_scripts=loaded.settings.checkpoint.scripts == "auto",
-        notify=usual_words(loaded.settings.notify),
-        webhook=own_webhook(loaded.settings.notify),
-        snapshots=paths.packed_trees(),
-        snapshot_size_max_mib=loaded.settings.snapshot.size_max_mib,
-    )
-    try:
-        made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
-    except options.BadSubmission as error:
-        raise submission_problem(error) from None
+    where = own_submitter(loaded.settings, folder)
+    made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
     for note in made.notes:
         tell(f"note: {note}")
     return made

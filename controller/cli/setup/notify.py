@@ -14,7 +14,7 @@ from cotenant.controller.cli.frame.output import (
     show_one,
 )
 from cotenant.controller.client.asking import asking, loaded_settings
-from cotenant.controller.client.own_notify import own_webhook
+from cotenant.controller.client.submitter import own_webhook
 from cotenant.controller.domain import DeviceId, texts
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import tell

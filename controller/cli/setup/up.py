@@ -29,6 +29,7 @@ from cotenant.controller.performance import INTERFERENCE_MODELS
 from cotenant.controller.present.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.units import plural, size
+from cotenant.controller.submission.flags import value_of
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.system.paths import client_endpoint
 from cotenant.controller.wire import clients as wire
@@ -123,12 +124,7 @@ def model_file(path: str | None) -> str | None:
 
 
 def idle_seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return duration_s(text)
-    except ValueError as error:
-        raise Problem("usage", f"--idle-exit {error}") from None
+    return None if text is None else value_of("--idle-exit", text, duration_s)
 
 
 READY_WITHIN_S: Final = 60.0

@@ -20,8 +20,7 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.terminal import last_words
 from cotenant.controller.submission.build import Submission
 from cotenant.controller.submission.flags import duration_of
-from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, read, unknown_key
-from cotenant.controller.submission.problems import submission_problem
+from cotenant.controller.submission.options import OPTIONS, Options, option_of, read
 from cotenant.controller.wire import clients as wire
 
 LOG_BYTES_MAX: Final = 10_000
@@ -44,7 +43,7 @@ GivenOptions = Annotated[
     Field(
         max_length=60,
         description="As in a YAML file of `cotenant submit`: "
-        + ", ".join(f"{each.key} {each.metavar or 'true'}" for each in BY_KEY.values()),
+        + ", ".join(f"{each.key} {each.metavar or 'true'}" for each in OPTIONS),
     ),
 ]
 
@@ -158,14 +157,10 @@ READING: Final[dict[Any, str]] = {
 def submission_of(command: list[str], options: dict[str, Any]) -> Submission:
     """The submission that `cotenant submit` would make of it. Raises Problem."""
     flags: Options = {}
-    try:
-        for key, value in options.items():
-            if key not in BY_KEY:
-                raise unknown_key(key, "options")
-            words = tuple(value) if isinstance(value, list) else (str(value),)
-            flags[key] = read(BY_KEY[key], words if BY_KEY[key].repeat else (",".join(words),), "options")
-    except BadSubmission as error:
-        raise submission_problem(error) from None
+    for key, value in options.items():
+        option = option_of(key, "options")
+        words = tuple(value) if isinstance(value, list) else (str(value),)
+        flags[key] = read(option, words if option.repeat else (",".join(words),), "options")
     made = prepared_submission(command, flags, None, command_only=False)
     if made.full_profile:
         raise Problem("usage", "profile=full queues several jobs", "use the command line: cotenant profile")

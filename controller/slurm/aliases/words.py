@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.domain import JobWord, read_job_words, split_words
 from cotenant.controller.present.problem import Problem, suggestion
-from cotenant.controller.slurm.sbatch import SWITCHES
+from cotenant.controller.slurm.sbatch import LONG, SWITCHES
 
 LISTS: Final = ("--jobs", "--user", "--name", "--states", "--state")
 """Given twice, both count."""
@@ -118,6 +118,6 @@ def sbatch_words(words: Sequence[str]) -> tuple[list[str], list[str], str | None
             break
         options.append(word)
         has_value = "=" in word or (not word.startswith("--") and len(word) > 2)
-        if not has_value and word not in SWITCHES and word != "--pty" and rest:
+        if not has_value and LONG.get(word, word) not in SWITCHES and word != "--pty" and rest:
             options.append(rest.pop(0))
     return options, rest, wrapped

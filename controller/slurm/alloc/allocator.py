@@ -158,7 +158,7 @@ class SlurmAllocator:
         state, hosts = self._core.state.allocations, self._core.state.engine.hosts
         for news in follow(list(state.open.values()), rows, hosts, self._core.clock.now_s()):
             await self._record(*self._events_of(news))
-            if news.cancel:
+            if news.allocation.state == "ending":
                 await self._cancel(news.allocation)
         ending = [each for each in state.open.values() if each.state == "ending" and each.slurm_id]
         for each in ending:
@@ -174,7 +174,7 @@ class SlurmAllocator:
         if queue is not None and news.failed:
             changed = note_failure(queue, allocation.why, now_s)
             events.append(ev.AllocationQueueChanged(name=queue.name, queue=changed))
-        if queue is not None and news.joined:
+        if queue is not None and allocation.state == "working":
             host = self._core.state.engine.hosts[allocation.host_id]
             changed, why = proven(queue, seen_shape(host))
             if changed != queue:

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.domain import Allocation, AllocationQueue, Host, HostId, HostShape, texts
-from cotenant.controller.slurm.answers import count_in, gpus_in, seconds_in
+from cotenant.controller.slurm.answers import count_in, gpus_in
+from cotenant.controller.submission.quantities import slurm_duration_s
 
 ENDPOINT_FILE: Final = "endpoint"
 """In a queue's folder: where its agents find the controller."""
@@ -163,7 +164,7 @@ def why_impossible_here(
     if named and not here:
         known = ", ".join(each.get("PartitionName", "?") for each in partitions)
         return f"there is no partition {named}; there are {known}"
-    limits = [seconds_in(each.get("MaxTime", "")) for each in here]
+    limits = [slurm_duration_s(each.get("MaxTime", "")) for each in here]
     if limits and all(limit is not None and limit < queue.terms.time_limit_s for limit in limits):
         most = max(limit or 0.0 for limit in limits)
         where = ", ".join(names)
@@ -204,16 +205,13 @@ JOINED_WITHIN_S: Final = 600.0
 
 
 class AllocationNews(msgspec.Struct, frozen=True, kw_only=True):
-    """What has changed of one allocation."""
+    """An allocation that has changed: in a new state, or with another reason to wait."""
 
     allocation: Allocation
-    joined: bool = False
-    """Its host is here, for the first time."""
     failed: bool = False
     """It has ended, or is to, without having brought a host."""
     lost: HostId | None = None
     """This host is gone with it."""
-    cancel: bool = False
 
 
 def follow(
@@ -260,7 +258,7 @@ def _there(each: Allocation, row: SlurmRow, is_here: bool, now_s: float) -> Allo
         return AllocationNews(allocation=each.move("pending", now_s, why, slurm_id=row.slurm_id))
     if each.state in ("pending", "starting") and is_here:
         why = f"its host has joined from {row.node}"
-        return AllocationNews(allocation=each.move("working", now_s, why, node=row.node), joined=True)
+        return AllocationNews(allocation=each.move("working", now_s, why, node=row.node))
     if each.state == "pending":
         if row.waits:
             why = _waits(row)
@@ -270,7 +268,7 @@ def _there(each: Allocation, row: SlurmRow, is_here: bool, now_s: float) -> Allo
         return AllocationNews(allocation=each.move("starting", now_s, why, node=row.node))
     if each.state == "starting" and now_s - each.since_s >= JOINED_WITHIN_S:
         why = f"its host did not join within {JOINED_WITHIN_S:.0f} s; its log says why"
-        return AllocationNews(allocation=each.move("ending", now_s, why), failed=True, cancel=True)
+        return AllocationNews(allocation=each.move("ending", now_s, why), failed=True)
     return None
 
 

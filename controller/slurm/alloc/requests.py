@@ -15,6 +15,7 @@ import msgspec
 from cotenant.controller.api import Denied, Now, must_be_admin
 from cotenant.controller.domain import Allocation, AllocationQueue, HostId
 from cotenant.controller.domain import events as ev
+from cotenant.controller.slurm.alloc.deciding import COMING
 from cotenant.controller.store import Core
 from cotenant.controller.system.endpoint import endpoints_of
 from cotenant.controller.system.keys import Identity
@@ -111,7 +112,7 @@ class AllocationRequests:
             why=why,
             decided=why != NOT_LOOKED,
             working=sum(each.state == "working" for each in open_),
-            coming=sum(each.state in ("submitting", "pending", "starting") for each in open_),
+            coming=sum(each.state in COMING for each in open_),
             terms=queue.terms,
             failures=queue.failures,
             added_by=queue.added_by,

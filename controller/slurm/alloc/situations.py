@@ -33,7 +33,11 @@ def situation(
         spaces=spaces,
         widest=max((len(host.report.devices) for host in view.hosts.values() if host.takes_work), default=0),
         idle_s={host_id: now_s - since_s for host_id, since_s in idle_since_s.items()},
-        cleared=frozenset(list_cleared(view)),
+        cleared=frozenset(
+            host.host_id
+            for host in view.hosts.values()
+            if host.drained_by and not host.lost and not _has_jobs(view, host)
+        ),
         problem=problem,
     )
 
@@ -43,18 +47,8 @@ def idle_now(view: View) -> set[domain.HostId]:
     return {host.host_id for host in view.hosts.values() if host.takes_work and not _has_jobs(view, host)}
 
 
-def list_cleared(view: View) -> Iterator[domain.HostId]:
-    """Hosts that are here, are given back, and have no job any more."""
-    for host in view.hosts.values():
-        if host.drained_by and not host.lost and not _has_jobs(view, host):
-            yield host.host_id
-
-
 def _has_jobs(view: View, host: domain.Host) -> bool:
-    return any(
-        view.holdings.tenants(device.device_id) or view.holdings.claimed_by(device.device_id) is not None
-        for device in host.report.devices
-    )
+    return not all(_is_free(view, device) for device in host.report.devices)
 
 
 def seen_shape(host: domain.Host) -> domain.SeenShape:
@@ -91,11 +85,7 @@ def _is_free(view: View, device: domain.Device) -> bool:
 
 
 def _is_soon_free(view: View, device: domain.Device, now_s: float) -> bool:
-    if view.holdings.claimed_by(device.device_id) is not None:
-        return False
-    return all(_leaves_soon(view, job_id, now_s) for job_id in view.holdings.tenants(device.device_id))
-
-
-def _leaves_soon(view: View, job_id: domain.JobId, now_s: float) -> bool:
-    job = view.jobs[job_id]
-    return job.phase in domain.LEAVING or job.estimate.end_s <= now_s + deciding.SOON_S
+    jobs = (view.jobs[job_id] for job_id in view.holdings.tenants(device.device_id))
+    return view.holdings.claimed_by(device.device_id) is None and all(
+        job.phase in domain.LEAVING or job.estimate.end_s <= now_s + deciding.SOON_S for job in jobs
+    )

@@ -25,6 +25,7 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration
+from cotenant.controller.submission.flags import value_of
 from cotenant.controller.submission.quantities import count, duration_s, size_mib
 from cotenant.controller.wire import clients as wire
 
@@ -110,9 +111,9 @@ def add(
             shape=host_shape(shape),
             max_hosts=max_hosts,
             backlog=backlog,
-            idle_s=_seconds("--idle", idle),
-            time_limit_s=_seconds("--time-limit", time_limit),
-            grace_s=_seconds("--grace", grace),
+            idle_s=value_of("--idle", idle, duration_s),
+            time_limit_s=value_of("--time-limit", time_limit, duration_s),
+            grace_s=value_of("--grace", grace, duration_s),
             before=before,
             folder=where,
         )
@@ -160,13 +161,6 @@ def host_shape(text: str) -> HostShape:
         )
     except ValueError as error:
         raise Problem("usage", f"--shape: {error}") from None
-
-
-def _seconds(flag: str, text: str) -> float:
-    try:
-        return duration_s(text)
-    except ValueError as error:
-        raise Problem("usage", f"{flag} {error}") from None
 
 
 # --- Reading ---------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ way. Nothing here decides.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import secrets
 import subprocess
@@ -21,7 +20,6 @@ import msgspec
 
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
-from cotenant.controller.slurm.steer.core.priorities import PriorityChange
 from cotenant.controller.slurm.steer.core.queue import (
     JOB_FIELDS,
     MARK_FIELDS,
@@ -35,6 +33,7 @@ from cotenant.controller.slurm.steer.core.queue import (
     marks_in,
     nodes_in,
 )
+from cotenant.controller.submission.recording import user_name
 
 ANSWER_S: Final = 60.0
 """A slurmctld that restarts is waited for by its clients, up to a minute."""
@@ -102,7 +101,7 @@ class Slurm:
         if os.geteuid() in (0, config.slurm_uid):
             return True
         try:
-            who = f"name={_name(os.geteuid())}"
+            who = f"name={user_name(os.geteuid())}"
             level = self._ask("sacctmgr", "-n", "-P", "show", "user", who, "format=adminlevel")
         except SlurmProblem:
             return False
@@ -134,9 +133,11 @@ class Slurm:
 
     # --- Telling -----------------------------------------------------------------------------------
 
-    def set_priorities(self, changes: Iterable[PriorityChange]) -> list[str]:
+    def set_priorities(self, priorities: Mapping[int, int]) -> list[str]:
         """What was refused, in Slurm's words; a job that has gone meanwhile is no refusal."""
-        return self._tell([f"update jobid={each.job_id} priority={each.priority}" for each in changes])
+        return self._tell(
+            [f"update jobid={job_id} priority={priority}" for job_id, priority in priorities.items()]
+        )
 
     def release(self, jobs: Iterable[QueueJob]) -> list[str]:
         """Gives these jobs back: their priorities are Slurm's own again."""
@@ -204,13 +205,6 @@ class Slurm:
                 out.read().decode(errors="replace"),
                 said.read(TEXT_BYTES_MAX).decode(errors="replace"),
             )
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _end() -> str:

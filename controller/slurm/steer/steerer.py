@@ -22,7 +22,7 @@ from cotenant.controller.policies.base import Policy
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.steer.core.estimates import RunTimes
 from cotenant.controller.slurm.steer.core.ordering import SteeredOrder, order_queue
-from cotenant.controller.slurm.steer.core.priorities import HIGHEST, LOWEST, PriorityChange, changes
+from cotenant.controller.slurm.steer.core.priorities import HIGHEST, LOWEST, changes
 from cotenant.controller.slurm.steer.core.queue import HELD, Mark, QueueJob, SlurmQueue, index_by_id, rival
 from cotenant.controller.slurm.steer.slurm import NoAccounting, Slurm, SlurmProblem
 from cotenant.controller.system import files
@@ -114,7 +114,8 @@ class SteeringRound(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: SlurmQueue
     order: SteeredOrder
-    changes: tuple[PriorityChange, ...]
+    changes: Mapping[int, int]
+    """The new priorities, by job."""
     refused: tuple[str, ...] = ()
 
 
@@ -141,7 +142,7 @@ class Steering:
         order = order_queue(self.policy, queue, waiting, estimates)
         ours = standing(queue, touched)
         found = changes([each.job for each in order.placed], ours.keys(), self._most)
-        return SteeringRound(queue=queue, order=order, changes=tuple(found))
+        return SteeringRound(queue=queue, order=order, changes=found)
 
     def _learn(self, now_s: float) -> None:
         """Reads the accounts on from where they were read last, a day at a time: no answer becomes large."""
@@ -199,7 +200,7 @@ class Steerer:
         found = self.steering.look(self.file.now, now_s)
         kept = {job_id: job.submitted_s for job_id, job in standing(found.queue, self.file.now).items()}
         rows = index_by_id(found.queue.jobs)
-        kept |= {each.job_id: rows[each.job_id].submitted_s for each in found.changes}
+        kept |= {job_id: rows[job_id].submitted_s for job_id in found.changes}
         self.file.write(jobs=kept)
         refused = self._slurm.set_priorities(found.changes)
         return msgspec.structs.replace(found, refused=tuple(refused))

@@ -16,10 +16,7 @@ NAME_CHARS: Final = 24
 
 
 def show_order(found: SteeringRound, name: str, form: Format, note: str) -> None:
-    to_set = {each.job_id: each.priority for each in found.changes}
     rows = [job_document(found, each, False) for each in found.order.placed]
-    for row in rows:
-        row["would_set"] = to_set.get(row["job"])
     columns = (
         Column("#", lambda row: str(row["rank"]), right=True),
         Column("job", lambda row: str(row["job"])),
@@ -47,14 +44,13 @@ def show_order(found: SteeringRound, name: str, form: Format, note: str) -> None
     if form == "table":
         aside = sum(bool(job.aside) and job.state == "PD" for job in found.queue.jobs)
         left = plural(aside, "job")
-        screen.tell(f"{len(to_set)} would be set; {left} left alone; nothing was changed")
+        screen.tell(f"{len(found.changes)} would be set; {left} left alone; nothing was changed")
         if note:
             screen.tell(f"note: {note}")
 
 
 def job_document(found: SteeringRound, at: Placed, is_touched: bool) -> dict[str, Any]:
     job, own = at.job, found.order.tell(at.rank)
-    change = next((each for each in found.changes if each.job_id == job.job_id), None)
     return {
         "job": job.job_id,
         "rank": at.rank,
@@ -67,7 +63,7 @@ def job_document(found: SteeringRound, at: Placed, is_touched: bool) -> dict[str
         "waited_s": max(found.queue.now_s - job.submitted_s, 0.0),
         "priority": job.priority,
         "touched": is_touched,
-        "would_set": None if change is None else change.priority,
+        "would_set": found.changes.get(job.job_id),
         "why": f"{own}; expected by {at.estimate.why}" if own else at.estimate.why,
     }
 

@@ -206,8 +206,7 @@ async def set_options(request: Request, fields: Mapping[str, str]) -> Response:
     try:
         changes = dict(setting(f"{key}={text}") for key, text in given.items())
     except Problem as problem:
-        hint = f"; {problem.hint}" if problem.hint else ""
-        return await _settings(request, names, given, f"{problem.message}{hint}")
+        return await _settings(request, names, given, problem.sentence)
     if not changes:
         return await _settings(request, names, given, "nothing was changed: fill in at least one field")
     open_jobs = await _find_settable(request, names)

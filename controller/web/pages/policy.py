@@ -91,7 +91,7 @@ def chosen_parameters(policies: wire.Policies, name: str, given: str) -> wire.Pa
     try:
         return parameters_of(given[:GIVEN_MAX].split(), offer.defaults)
     except Problem as problem:
-        raise NotAPolicy(f"{problem.message}{f'; {problem.hint}' if problem.hint else ''}") from None
+        raise NotAPolicy(problem.sentence) from None
 
 
 async def preview(request: Request) -> Response:

@@ -80,9 +80,10 @@ KEEPER = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from cotenant.agent.slurm.allocation import Keeper, become_reaper, end_descendants
+    from cotenant.agent.host.rights import become_subreaper
+    from cotenant.agent.slurm.allocation import Keeper, end_descendants
     folder = Path(sys.argv[1])
-    become_reaper()
+    become_subreaper()
     keeper = Keeper([sys.executable, str(folder / "agent.py"), str(folder)], folder / "endpoint", look_s=0.05)
     try:
         code = keeper.run()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.slurm.sbatch import LEFT_OUT, SAME, SWITCHES
+from cotenant.controller.slurm import sbatch
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import BY_FLAG, BY_KEY, BadSubmission
 from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admit, decode, encode
@@ -28,9 +28,7 @@ ODD = (
     "'", '"', "\\", "auto", "never", "full", "yes", "²", "\u0663", "\ud800", "\u2028", "é" * 200, "\x1b[2J",
 )  # fmt: skip
 VALUES = st.sampled_from((*LONG, *ODD)) | st.text(max_size=20)
-FLAGS = st.sampled_from(
-    (*BY_FLAG, *SAME, *SWITCHES, *LEFT_OUT, "--gres", "-n", "--ntasks-per-node", "-c", "-o", "-e")
-)
+FLAGS = st.sampled_from((*BY_FLAG, *sbatch.LONG, *sbatch.SAME, *sbatch.SlurmLines.TAKEN, *sbatch.LEFT_OUT))
 KERNEL_LINES = (
     "#!/bin/bash", "#!/bin/sh -e", "#!", "#! ", "#!'", '#!/bin/bash "', "#!/bin/bash \\", "#!\0",
     "#!" + "x" * 5_000,

@@ -35,6 +35,14 @@ def test_slurms_longest_form_adds_up(days: int, hours: int, minutes: int, second
     assert q.duration_s(f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}") == total
 
 
+SLURMS = {"30": 1800, "5:00": 300, "2:00:00": 7200, "1-00:00:00": 86_400, "1-12": 129_600}
+
+
+@pytest.mark.parametrize(("text", "seconds"), {**SLURMS, "UNLIMITED": None, "Partition_Limit": None}.items())
+def test_times_of_slurms_programs(text: str, seconds: float | None) -> None:
+    assert q.slurm_duration_s(text) == seconds
+
+
 def test_a_time_limit_may_be_none() -> None:
     assert q.time_limit_s("unlimited") is None
     assert q.time_limit_s("INFINITE") is None

@@ -207,7 +207,7 @@ def test_all_problems_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
     )
     path = tmp_path / "job.sh"
     assert error.message == f"{path} has 6 problems"
-    starts = [each.sentence.removeprefix(f"{path}:") for each in error.parts]
+    starts = [each.removeprefix(f"{path}:") for each in error.parts]
     assert [each.partition(":")[0] for each in starts] == ["2", "2", "3", "5", "6", "7"]
     assert "hosts have features here: --constraint FEATURE" in starts[0]
     assert "begin must be a time" in starts[3] and "did you mean --gpus?" in starts[5]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Final
-
-import msgspec
 
 from cotenant.controller.slurm.steer.core.queue import QueueJob
 
@@ -22,24 +21,16 @@ GAP: Final = 1_000_000
 """Between neighbours, where there is room: twenty jobs can come in between before all are numbered anew."""
 
 
-class PriorityChange(msgspec.Struct, frozen=True, kw_only=True):
-    job_id: int
-    before: int
-    priority: int
-    rank: int
-    """Its place in the order, from 1."""
-
-
-def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> list[PriorityChange]:
-    """What to set so that these stand in this order, the first ones first, `most` at a time. `touched`: whose
-    priority is ours, and may stay."""
+def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> dict[int, int]:
+    """What to set, by job, so that these stand in this order, the first ones first, `most` at a time.
+    `touched`: whose priority is ours, and may stay."""
     wanted = _fill_gaps(order, touched) or _anew(order)
-    found = [
-        PriorityChange(job_id=job.job_id, before=job.priority, priority=priority, rank=rank)
-        for rank, (job, priority) in enumerate(zip(order, wanted, strict=True), 1)
+    found = (
+        (job.job_id, priority)
+        for job, priority in zip(order, wanted, strict=True)
         if priority != job.priority or job.job_id not in touched
-    ]
-    return found[:most]
+    )
+    return dict(islice(found, most))
 
 
 def _fill_gaps(order: Sequence[QueueJob], touched: Collection[int]) -> list[int] | None:

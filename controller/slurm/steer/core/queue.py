@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import texts
-from cotenant.controller.slurm.answers import count_in, gpus_in, seconds_in
+from cotenant.controller.slurm.answers import count_in, gpus_in
+from cotenant.controller.submission.quantities import slurm_duration_s
 
 JOB_FIELDS: Final = (
     "ArrayJobID", "HetJobID", "StateCompact", "PriorityLong", "SubmitTime", "TimeLimit", "NumCPUs",
@@ -48,7 +49,6 @@ class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float | None
     """None: unlimited, or its partition's."""
     cpus: int
-    nodes: int
     gpus: int
     partition: str
     user: str
@@ -59,7 +59,6 @@ class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class QueueNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    takes_work: bool
     cpus: int
     free_cpus: int
     gpus: int
@@ -119,9 +118,8 @@ def _job(said: dict[str, str]) -> QueueJob | None:
         state=said["StateCompact"],
         priority=int(priority),
         submitted_s=float(submitted),
-        limit_s=seconds_in(said["TimeLimit"]),
+        limit_s=slurm_duration_s(said["TimeLimit"]),
         cpus=count_in(said["NumCPUs"]),
-        nodes=nodes,
         gpus=per_job or per_node * nodes or per_task * tasks,
         partition=said["Partition"],
         user=said["UserName"],
@@ -155,7 +153,6 @@ def nodes_in(text: str, end: str) -> tuple[QueueNode, ...]:
         gpus = gpus_in(gres)
         found[name] = QueueNode(
             name=name,
-            takes_work=takes_work,
             cpus=counts[3],
             free_cpus=counts[1] if takes_work else 0,
             gpus=gpus,

@@ -17,7 +17,6 @@ from cotenant.controller.slurm.alloc.programs import (
     follow,
     orphans,
 )
-from cotenant.controller.slurm.answers import seconds_in
 from tests.building.hosts import report
 
 
@@ -87,21 +86,6 @@ def test_rows_of_squeue() -> None:
     assert programs.rows(text)[1].name == "other|name"
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    {
-        "30": 1800,
-        "30:00": 1800,
-        "2:00:00": 7200,
-        "1-00:00:00": 86400,
-        "1-12": 129_600,
-        "UNLIMITED": None,
-    }.items(),
-)
-def test_limits(text: str, seconds: float | None) -> None:
-    assert seconds_in(text) == seconds
-
-
 NODES = (
     "NodeName=n1 CPUTot=64 RealMemory=515000 Gres=gpu:h100:8(S:0-1) OS=Linux 6.1 SMP Partitions=gpu\n"
     "NodeName=n2 CPUTot=128 RealMemory=257000 Gres=(null) Partitions=cpu,short"
@@ -160,7 +144,7 @@ def test_a_request_is_followed_until_its_host_is_there() -> None:
     assert started is not None and started.allocation.state == "starting" and started.allocation.node == "n1"
     assert only(started.allocation, [row("RUNNING")], host("6")) is None, "the host of an earlier one"
     joined = only(started.allocation, [row("RUNNING")], host())
-    assert joined is not None and joined.joined and joined.allocation.state == "working"
+    assert joined is not None and joined.allocation.state == "working"
     assert only(joined.allocation, [row("RUNNING")], host()) is None
 
 
@@ -178,7 +162,7 @@ def test_a_host_that_never_joins_is_ended_and_counts_as_a_failure() -> None:
     starting = allocation("starting", slurm_id="7")
     assert only(starting, [row("RUNNING")], now_s=JOINED_WITHIN_S - 1) is None
     late = only(starting, [row("RUNNING")], now_s=JOINED_WITHIN_S)
-    assert late is not None and late.cancel and late.failed and late.allocation.state == "ending"
+    assert late is not None and late.failed and late.allocation.state == "ending"
 
 
 def test_what_was_asked_for_when_the_controller_was_killed_is_found_by_its_name() -> None:

@@ -10,7 +10,7 @@ from cotenant.controller.slurm.steer.core.queue import QueueJob, QueueNode, Slur
 
 def job(job_id: int, **more: Any) -> QueueJob:
     given: dict[str, Any] = {
-        "state": "PD", "priority": 100, "submitted_s": float(job_id), "limit_s": 600.0, "cpus": 1, "nodes": 1,
+        "state": "PD", "priority": 100, "submitted_s": float(job_id), "limit_s": 600.0, "cpus": 1,
         "gpus": 0, "partition": "main", "user": "ann", "name": "train",
     }  # fmt: skip
     return QueueJob(job_id=job_id, **(given | more))
@@ -22,8 +22,7 @@ def with_priorities(ids: Sequence[int], priorities: Mapping[int, int]) -> list[Q
 
 def node(name: str = "n1", cpus: int = 8, **more: Any) -> QueueNode:
     given: dict[str, Any] = {
-        "takes_work": True, "cpus": cpus, "free_cpus": cpus, "gpus": 0, "free_gpus": 0,
-        "partitions": ("main",),
+        "cpus": cpus, "free_cpus": cpus, "gpus": 0, "free_gpus": 0, "partitions": ("main",),
     }  # fmt: skip
     return QueueNode(name=name, **(given | more))
 

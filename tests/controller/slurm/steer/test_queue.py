@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.slurm.answers import gpus_in, seconds_in
+from cotenant.controller.slurm.answers import gpus_in
 from cotenant.controller.slurm.steer.core.queue import JOB_FIELDS, jobs_in, nodes_in
 from tests.controller.slurm.steer.building import job, node, queue
 
@@ -23,7 +23,7 @@ def text(*rows: dict[str, str]) -> str:
 
 def test_a_row_is_a_job() -> None:
     (found,) = jobs_in(text({}), END)
-    assert (found.job_id, found.priority, found.gpus, found.nodes) == (7, 375, 4, 2)
+    assert (found.job_id, found.priority, found.gpus) == (7, 375, 4)
     assert found.limit_s == 86_400 + 2 * 3600 + 3 * 60 + 4 and found.submitted_s == 1795400000.0
     assert not found.aside
 
@@ -69,11 +69,6 @@ def test_gpus(said: str, count: int) -> None:
     assert gpus_in(said) == count
 
 
-def test_limits() -> None:
-    assert seconds_in("5:00") == 300.0 and seconds_in("1:00:00") == 3600.0
-    assert seconds_in("UNLIMITED") is None and seconds_in("Partition_Limit") is None
-
-
 def test_a_node_in_two_partitions_is_one_node() -> None:
     rows = [
         "n1|mix|3/5/0/8|gpu:2|gpu:1|main*", "n1|mix|3/5/0/8|gpu:2|gpu:1|other",
@@ -81,8 +76,8 @@ def test_a_node_in_two_partitions_is_one_node() -> None:
     ]  # fmt: skip
     first, second = nodes_in("".join(f"{row}{END}\n" for row in rows), END)
     assert first.partitions == ("main", "other")
-    assert (first.free_cpus, first.free_gpus, first.takes_work) == (5, 1, True)
-    assert (second.free_cpus, second.free_gpus, second.takes_work) == (0, 0, False)
+    assert (first.free_cpus, first.free_gpus) == (5, 1)
+    assert (second.free_cpus, second.free_gpus) == (0, 0)
 
 
 def test_of_an_array_what_waits_is_steered_once() -> None:

@@ -51,10 +51,7 @@ def test_a_job_that_has_gone_is_no_refusal(tmp_path: Path) -> None:
         "cat >\"$0.said\"; echo 'Invalid job id specified for job 9' >&2; echo 'Access denied' >&2; exit 1"
     )
     slurm = program(tmp_path, "scontrol", script)
-    from cotenant.controller.slurm.steer.core.priorities import PriorityChange
-
-    change = PriorityChange(job_id=9, before=1, priority=2_000_000_000, rank=1)
-    assert slurm.set_priorities([change]) == ["Access denied"]
+    assert slurm.set_priorities({9: 2_000_000_000}) == ["Access denied"]
     assert (tmp_path / "scontrol.said").read_text() == "update jobid=9 priority=2000000000\n"
 
 
