@@ -8,12 +8,11 @@ from typing import Annotated
 
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
-    LIST_FORMATS,
+    FORMATS,
     EndpointFlag,
     Format,
-    JsonFlag,
+    ListFormFlag,
     Listing,
-    ListOutputFlag,
     chosen_format,
     show_listing,
     show_one,
@@ -45,8 +44,7 @@ def report(
         str,
         option("--metric", metavar="NAME[:min|max]", help="With --sweep: by which.", show_default="loss:min"),
     ] = "",
-    output: ListOutputFlag = None,
-    as_json: JsonFlag = False,
+    form: ListFormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """What sharing and preemption brought and cost, in device-hours, with the formula.
@@ -66,11 +64,11 @@ def report(
         if since:
             raise Problem("usage", "--since does not go with --sweep", "leave one out")
         by = sweeps.SweepMetric.read(metric or "loss")
-        show_sweep(sweep, by, chosen_format(output, as_json, LIST_FORMATS), endpoint)
+        show_sweep(sweep, by, form, endpoint)
         return
     if metric:
         raise Problem("usage", "--metric goes with --sweep", "cotenant report --sweep JOB --metric NAME")
-    form = chosen_format(output, as_json)
+    form = chosen_format(form, False, FORMATS)  # Of one report there is no csv.
     since_s = duration_of("--since", since)
     with asking(endpoint, from_journal=True) as client:
         reply = client.ask(wire.GetReport(since_s=since_s))
@@ -104,8 +102,7 @@ def usage(
         By, option("--by", metavar="user|kind|organisation", help="Whose jobs count together.")
     ] = "user",
     limit: Annotated[str, option("--limit", metavar="N", help="At most N rows, the greatest.")] = "1000",
-    output: ListOutputFlag = None,
-    as_json: JsonFlag = False,
+    form: ListFormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """Device-hours by user, kind of jobs or organisation: held, shared, lost; and how long their jobs waited.
@@ -122,7 +119,6 @@ def usage(
       cotenant usage --by organisation --since 30d -o csv
       cotenant usage --by kind -o json
     """
-    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.GetUsage(by=by, since_s=duration_of("--since", since))
     most = whole_number("--limit", limit, ROWS_MAX)
     with asking(endpoint, from_journal=True) as client:

@@ -10,14 +10,7 @@ import msgspec
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.completing import complete_host
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, JsonFlag, Listing, show_listing
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import FOREIGN, RUNTIMES, HostId, sharing_in_words
@@ -46,8 +39,7 @@ def nodes(
     context: click.Context,
     hosts: Annotated[str, option("--host", metavar="HOST", help="Only this one.")] = "",
     foreign: Annotated[bool, option("--foreign", help="Only devices that others' processes hold.")] = False,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """List hosts and their devices: who is on them, how much memory is planned.
@@ -60,7 +52,6 @@ def nodes(
     """
     if context.invoked_subcommand is not None:
         return
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]

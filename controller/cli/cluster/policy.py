@@ -15,10 +15,8 @@ from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
-    JsonFlag,
+    FormFlag,
     Listing,
-    OutputFlag,
-    chosen_format,
     show_listing,
     show_one,
     write_json,
@@ -94,9 +92,8 @@ def catalogue(policies: wire.Policies) -> str:
 
 
 @policy.part("show")
-def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def show_policy(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """The policy in force and its parameters."""
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetPolicy())
     show_one(form, reply.current, reply.current.policy, reply, page)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from cotenant.controller.cli.frame.command import option
+from cotenant.controller.cli.frame.command import Made, option
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
@@ -32,33 +32,7 @@ FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "jsonl", "id")
 DEL: Final = b"\x7f"
 """The one hidden character of ASCII that JSON leaves as it is."""
 LIST_FORMATS: Final[tuple[Format, ...]] = (*FORMATS, "csv")
-PAST_FORMATS: Final[tuple[Format, ...]] = (*LIST_FORMATS, "parquet")
 
-
-def complete_format(incomplete: str) -> list[str]:
-    return [each for each in FORMATS if each.startswith(incomplete)]
-
-
-def complete_list_format(incomplete: str) -> list[str]:
-    return [each for each in LIST_FORMATS if each.startswith(incomplete)]
-
-
-def complete_past_format(incomplete: str) -> list[str]:
-    return [each for each in PAST_FORMATS if each.startswith(incomplete)]
-
-
-OutputFlag = Annotated[
-    str | None,
-    option("-o", "--output", metavar="|".join(FORMATS), help="Format.", complete=complete_format),
-]
-ListOutputFlag = Annotated[
-    str | None,
-    option("-o", "--output", metavar="|".join(LIST_FORMATS), help="Format.", complete=complete_list_format),
-]
-PastOutputFlag = Annotated[
-    str | None,
-    option("-o", "--output", metavar="|".join(PAST_FORMATS), help="Format.", complete=complete_past_format),
-]
 JsonFlag = Annotated[bool, option("--json", help="The same as -o json.")]
 EndpointFlag = Annotated[
     str | None,
@@ -66,7 +40,7 @@ EndpointFlag = Annotated[
 ]
 
 
-def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...] = FORMATS) -> Format:
+def chosen_format(output: str | None, as_json: bool, formats: Sequence[Format]) -> Format:
     """The format asked for.
 
     Raises:
@@ -74,7 +48,7 @@ def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...]
     """
     if as_json and output not in (None, "json"):
         raise Problem("usage", f"--json and -o {output} contradict each other", "leave one out")
-    if as_json or output == "json":
+    if as_json:
         return "json"
     for known in formats:
         if output == known:
@@ -82,6 +56,24 @@ def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...]
     if output is not None:
         raise Problem("usage", f"there is no format {output!r}", f"formats are {', '.join(formats)}")
     return "table"
+
+
+def output_flag(formats: Sequence[Format]) -> Any:
+    def complete(incomplete: str) -> list[str]:
+        return [each for each in formats if each.startswith(incomplete)]
+
+    more = {"metavar": "|".join(formats), "help": "Format.", "complete": complete}
+    return Annotated[str | None, option("-o", "--output", **more)]
+
+
+def _made_of(formats: Sequence[Format]) -> Made:
+    make = partial(chosen_format, formats=formats)
+    return Made(make, {"output": (output_flag(formats), None), "as_json": (JsonFlag, False)})
+
+
+FormFlag = Annotated[Format, _made_of(FORMATS)]
+ListFormFlag = Annotated[Format, _made_of(LIST_FORMATS)]
+"""-o FORMAT, and --json for one of them."""
 
 
 def whole_number(flag: str, text: str, at_most: int) -> int:

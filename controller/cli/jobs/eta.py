@@ -6,15 +6,7 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.completing import complete_job
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, Format, FormFlag, Listing, show_listing
 from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen
@@ -32,8 +24,7 @@ def eta(
         list[str] | None,
         argument(metavar="[JOB...|score]", help="Only these; score: how good it was.", complete=complete_job),
     ] = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """Show when jobs start and end: nine in ten end after EARLY, half before LIKELY, nine in ten before LATE.
@@ -49,7 +40,6 @@ def eta(
       cotenant eta score
       cotenant eta -o json | jq '.etas[] | {job, finish}'
     """
-    form = chosen_format(output, as_json)
     words = jobs or []
     if SCORE in words and len(words) > 1:
         raise Problem("usage", "score is asked for alone", "cotenant eta score")

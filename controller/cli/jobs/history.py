@@ -7,14 +7,15 @@ from typing import Annotated, Final
 
 from msgspec import structs
 
-from cotenant.controller.cli.frame.command import argument, option
+from cotenant.controller.cli.frame.command import Made, argument, option
 from cotenant.controller.cli.frame.output import (
-    PAST_FORMATS,
+    LIST_FORMATS,
     EndpointFlag,
+    Format,
     JsonFlag,
     Listing,
-    PastOutputFlag,
     chosen_format,
+    output_flag,
     show_pages,
     whole_number,
 )
@@ -38,6 +39,28 @@ SinceFlag = Annotated[
     str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
 ]
 
+PAST_FORMATS: Final[tuple[Format, ...]] = (*LIST_FORMATS, "parquet")
+
+
+def _target(output: str | None, out: str, as_json: bool) -> tuple[Format, str]:
+    """The format, and where to. Raises Problem."""
+    form = chosen_format(output, as_json, PAST_FORMATS)
+    if bool(out) != (form == "parquet"):
+        raise Problem(
+            "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
+        )
+    return form, out
+
+
+OutFlag = Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")]
+TargetFlags = Annotated[
+    tuple[Format, str],
+    Made(
+        _target,
+        {"output": (output_flag(PAST_FORMATS), None), "out": (OutFlag, ""), "as_json": (JsonFlag, False)},
+    ),
+]
+
 
 def history(
     jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
@@ -50,9 +73,7 @@ def history(
     limit: Annotated[
         str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
     ] = "1000000",
-    output: PastOutputFlag = None,
-    out: Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")] = "",
-    as_json: JsonFlag = False,
+    target: TargetFlags = ("table", ""),
     endpoint: EndpointFlag = None,
 ) -> None:
     """Jobs that have ended: how, after how many attempts, how long they waited, what they used.
@@ -67,11 +88,7 @@ def history(
       cotenant history --since 30d -o csv > jobs.csv
       cotenant history -o parquet --out jobs.parquet
     """
-    form = chosen_format(output, as_json, PAST_FORMATS)
-    if bool(out) != (form == "parquet"):
-        raise Problem(
-            "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
-        )
+    form, out = target
     request = wire.ListPastJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),

@@ -15,10 +15,9 @@ from cotenant.controller.cli.frame.command import Group, argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
+    FormFlag,
     JsonFlag,
     Listing,
-    OutputFlag,
-    chosen_format,
     show_listing,
     show_one,
     write_json,
@@ -101,14 +100,11 @@ def measure(
 
 
 @profile.part("list")
-def list_profiles(
-    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def list_profiles(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """What is kept of jobs: a line for all that differ only in the numbers of their commands.
 
     -o wide has a line for each command, code, configuration and device type.
     """
-    form = chosen_format(output, as_json)
     reply = _known_profiles(endpoint)
     _show_profiles(reply, reply.profiles, form)
 
@@ -129,12 +125,10 @@ def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile],
 @profile.part("show")
 def show_profile(
     key: Annotated[str, argument(metavar="KEY", help="As `cotenant profile list` shows it.")],
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """Show a kept profile: its points, and every indicator with its source; of a family, each command."""
-    form = chosen_format(output, as_json)
     reply = _known_profiles(endpoint)
     found = [each for each in reply.profiles if each.key.startswith(key)]
     family = [each for each in reply.profiles if each.family.startswith(key)]

@@ -10,13 +10,10 @@ from msgspec import structs
 
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
-    LIST_FORMATS,
     EndpointFlag,
     Format,
-    JsonFlag,
+    ListFormFlag,
     Listing,
-    ListOutputFlag,
-    chosen_format,
     show_pages,
     whole_number,
 )
@@ -69,8 +66,7 @@ def queue(
     fold: FoldFlag = None,
     watch: WatchFlag = False,
     every: EveryFlag = 2.0,
-    output: ListOutputFlag = None,
-    as_json: JsonFlag = False,
+    form: ListFormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """List the jobs that run and those that wait, and why.
@@ -93,7 +89,6 @@ def queue(
         from cotenant.controller.submission.recording import user_name
 
         user = user_name()
-    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),

@@ -13,10 +13,9 @@ import click
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
+    FormFlag,
     JsonFlag,
     Listing,
-    OutputFlag,
-    chosen_format,
     show_change,
     show_listing,
     whole_number,
@@ -72,7 +71,7 @@ def reserve(
     if context.invoked_subcommand is not None:
         return
     if not from_time and not length:
-        list_reservations(as_json=as_json, endpoint=endpoint)
+        list_reservations("json" if as_json else "table", endpoint)
         return
     if every not in REPEATS:
         raise Problem("usage", f"--every must be day or week, got {every!r}")
@@ -106,9 +105,7 @@ def _seconds(flag: str, text: str, read: Callable[[str], float]) -> float:
 
 
 @reserve.part("list")
-def list_reservations(
-    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def list_reservations(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """The reservations that are not over, the first to begin first.
 
     For example:
@@ -116,7 +113,6 @@ def list_reservations(
       cotenant reserve list
       cotenant reserve list -o json
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListReservations())
     show_listing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen_format, show_listing
+from cotenant.controller.cli.frame.output import FormFlag, Listing, show_listing
 from cotenant.controller.present.tables import Column
 from cotenant.controller.trace_names import LIKE, NAMES, SYNTH, TITLES
 
@@ -17,7 +17,7 @@ class KnownTrace(NamedTuple):
     about: str
 
 
-def sim_trace_list(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+def sim_trace_list(form: FormFlag = "table") -> None:
     """The traces that come with cotenant, and those it can generate."""
     real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
     made = [
@@ -39,7 +39,7 @@ def sim_trace_list(output: OutputFlag = None, as_json: JsonFlag = False) -> None
         identity=lambda row: row.name,
         columns=LIST_COLUMNS,
     )
-    show_listing(listing, chosen_format(output, as_json))
+    show_listing(listing, form)
 
 
 LIST_COLUMNS: Final = (

@@ -16,10 +16,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
-    JsonFlag,
+    FormFlag,
     Listing,
-    OutputFlag,
-    chosen_format,
     json_text,
     show_listing,
     show_one,
@@ -69,8 +67,7 @@ WHERE_EMPTY: Final[dict[str, Callable[[sections.Settings], object]]] = {
 
 def config(
     key: Annotated[str, argument(metavar="KEY", help="Only this setting, or this section.")] = "",
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Every setting, its value, and where it comes from: flag > environment > file > default.
 
@@ -83,7 +80,6 @@ def config(
       cotenant config -o wide             with what each one means
       cotenant config agent.devices
     """
-    form = chosen_format(output, as_json)
     loaded = loaded_settings()
     if "=" in key:
         raise not_set_here(loaded, *map(str.strip, key.split("=", 1)))
@@ -163,14 +159,13 @@ def _is_text(node: ast.stmt) -> bool:
     )
 
 
-def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def version(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """Versions of this command and of the controller.
 
     For example:
 
       cotenant version --json
     """
-    form = chosen_format(output, as_json)
     controller: str | None = None
     why = ""
     if form != "id":

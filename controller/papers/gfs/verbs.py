@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
+from cotenant.controller.cli.frame.output import FormFlag, show_one
 from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen, tables, units
@@ -80,8 +80,7 @@ def evaluate(
     start: StartFlag = "",
     holidays: HolidaysFlag = "",
     seed: TrainingSeedFlag = 0,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Train forecasters on all but the last hours of a file, and judge them on these.
 
@@ -95,7 +94,6 @@ def evaluate(
       cotenant forecast evaluate demand.csv --aggregation pool --models xgboost-cqr,last-value
       cotenant forecast evaluate demand.csv --start 2024-10-01 --holidays CN
     """
-    form = chosen_format(output, as_json)
     wanted = _models(models)
     found = _demand(file, columns, start)
     days = _holidays(holidays, found)
@@ -155,8 +153,7 @@ def train(
     seed: Annotated[
         int, option("--seed", metavar="S", min=0, help="The same seed and file, the same model.")
     ] = 0,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Train a forecaster on all hours of a file, for `gfs:model=MODEL`.
 
@@ -169,7 +166,6 @@ def train(
       cotenant forecast train demand.csv --model orglinear --start 2024-10-01 --holidays CN --out demand.json
       cotenant sim compare synth:gfs-2x:2 --policies gfs,gfs:model=demand.json
     """
-    form = chosen_format(output, as_json)
     path = Path(out).expanduser()
     if not path.parent.is_dir():
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")

@@ -10,14 +10,7 @@ import click
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, JsonFlag, Listing, show_listing
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import AllocationTerms, HostShape, texts
@@ -173,7 +166,7 @@ def _seconds(flag: str, text: str) -> float:
 
 
 @alloc.part("list")
-def list_queues(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def list_queues(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """The queues, how many hosts each has, and why it asks for more or does not. -o wide: each host too.
 
     \b
@@ -181,7 +174,6 @@ def list_queues(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
       cotenant alloc list
       cotenant alloc list -o wide
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListAllocations())
     show_listing(
@@ -230,8 +222,7 @@ HOST_COLUMNS: Final = (
 def log(
     name: Annotated[str, argument(metavar="[NAME]", help="Of one queue.")] = "",
     limit: Annotated[int, option("-n", "--limit", metavar="N", help="Lines, the last ones.", min=1)] = 50,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """What was asked of Slurm, what came of it, and why.
@@ -241,7 +232,6 @@ def log(
       cotenant alloc log
       cotenant alloc log slurm -n 200 -o jsonl
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetAllocationLog(name=name, limit=limit))
     show_listing(
