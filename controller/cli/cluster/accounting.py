@@ -23,7 +23,7 @@ from cotenant.controller.cli.jobs.queue import LIMIT_MAX, tell_rest
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import JobId
-from cotenant.controller.present import screen, sweeps, units
+from cotenant.controller.present import screen, sweeps
 from cotenant.controller.present.accounting import page
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
@@ -81,17 +81,13 @@ def show_sweep(number: str, by: sweeps.SweepMetric, form: Format, endpoint: str 
     with asking(endpoint, from_journal=True) as client:
         jobs = [job for reply in pages(client, request) for job in reply.jobs]
     tasks = sweeps.ranked_tasks(jobs, by)
-    show_listing(
-        Listing(
-            noun="sweep-task",
-            rows=tasks,
-            as_json=lambda task: sweeps.json_of(task, by),
-            identity=lambda task: task.job.job_id,
-            columns=sweeps.columns_of(by),
-            extra={"metric": by.name, "better": "max" if by.is_more_better else "min"},
-        ),
-        form,
+    listing = Listing(
+        noun="sweep-task",
+        as_json=lambda task: sweeps.json_of(task, by),
+        identity=lambda task: task.job.job_id,
+        columns=sweeps.columns_of(by),
     )
+    show_listing(listing.of(tasks, metric=by.name, better="max" if by.is_more_better else "min"), form)
     if missing := sweeps.missing_metric(tasks, by):
         screen.tell(missing)
 
@@ -123,30 +119,16 @@ def usage(
     most = whole_number("--limit", limit, ROWS_MAX)
     with asking(endpoint, from_journal=True) as client:
         last, rows = all_rows(client.ask, request)
-    show_listing(
-        Listing(
-            noun="use",
-            plural="usage",
-            rows=rows[:most],
-            identity=lambda row: row.name or NONE,
-            columns=(
-                Column(by.upper(), lambda row: row.name or NONE, limit=60),
-                *COLUMNS,
-                *(() if last.half_life_s is None else (DECAYED,)),
-            ),
-            extra={
-                "by": by,
-                "now": last.now,
-                "since": last.since,
-                "half_life_s": last.half_life_s,
-                "more": max(0, len(rows) - most),
-                "forgotten_jobs": last.forgotten_jobs,
-            },
-            nothing="nobody had a job here" + (" since then" if since else ""),
-        ),
-        form,
+    decayed = () if last.half_life_s is None else (DECAYED,)
+    more = max(0, len(rows) - most)
+    listing = Listing(
+        noun="use",
+        plural="usage",
+        identity=lambda row: row.name or NONE,
+        columns=(Column(by.upper(), lambda row: row.name or NONE, limit=60), *COLUMNS, *decayed),
+        nothing="nobody had a job here" + (" since then" if since else ""),
     )
+    about = {"by": by, "now": last.now, "since": last.since, "half_life_s": last.half_life_s, "more": more}
+    show_listing(listing.of(rows[:most], **about, forgotten_jobs=last.forgotten_jobs), form)
     if form in ("table", "wide"):
-        if len(rows) > most:
-            screen.tell(f"{units.plural(len(rows) - most, 'more row')}: see --limit")
-        tell_rest(0, last.forgotten_jobs)
+        tell_rest(more, last.forgotten_jobs, "row")

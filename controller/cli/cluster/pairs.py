@@ -11,6 +11,12 @@ from cotenant.controller.present import screen
 from cotenant.controller.present.pairs import COLUMNS, measured_pairs
 
 LIMIT_MAX: Final = 10_000
+PAIRS: Final = Listing(
+    noun="pair",
+    identity=lambda pair: f"{pair.first}\t{pair.second}",
+    columns=COLUMNS,
+    nothing="no two jobs have been measured together yet",
+)
 
 
 def pairs(
@@ -36,17 +42,7 @@ def pairs(
     """
     with asking(endpoint, from_journal=True) as client:
         reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
-    about = {"now": reply.now, "observations": reply.observations, "more": reply.more}
-    show_listing(
-        Listing(
-            noun="pair",
-            rows=reply.pairs,
-            identity=lambda pair: f"{pair.first}\t{pair.second}",
-            columns=COLUMNS,
-            extra=about,
-            nothing="no two jobs have been measured together yet",
-        ),
-        form,
-    )
+    found = PAIRS.of(reply.pairs, now=reply.now, observations=reply.observations, more=reply.more)
+    show_listing(found, form)
     if reply.more and form in ("table", "wide"):
         screen.tell(f"{reply.more} more; --limit shows them")

@@ -55,22 +55,20 @@ def show_policies(known: wire.Policies, form: Format) -> None:
     if form == "table":
         say(catalogue(domain_texts.escape_texts(known)))
         return
-    listing = Listing(
-        noun="policy",
-        plural="policies",
-        rows=known.offers,
-        identity=lambda r: r.policy,
-        columns=COLUMNS,
-    )
-    show_listing(listing, form)
+    show_listing(POLICIES.of(known.offers), form)
 
 
-COLUMNS: Final = (
-    Column("", lambda r: "*" if r.current else " "),
-    Column("POLICY", lambda r: r.policy),
-    Column("DEFAULTS", lambda r: _settings(r.defaults)),
-    Column("ABOUT", lambda r: r.about),
-    Column("WHEN TO CHOOSE IT", lambda r: r.choose),
+POLICIES: Final = Listing(
+    noun="policy",
+    plural="policies",
+    identity=lambda r: r.policy,
+    columns=(
+        Column("", lambda r: "*" if r.current else " "),
+        Column("POLICY", lambda r: r.policy),
+        Column("DEFAULTS", lambda r: _settings(r.defaults)),
+        Column("ABOUT", lambda r: r.about),
+        Column("WHEN TO CHOOSE IT", lambda r: r.choose),
+    ),
 )
 OTHERS: Final = "Of other packages"
 

@@ -135,9 +135,8 @@ def stream(first: Moment, every_s: float, ask: Callable[[], Moment]) -> None:
 
 
 def devices_of(moment: Moment) -> Listing:
-    return Listing(
+    listing = Listing(
         noun="device",
-        rows=rows_of(moment.nodes.nodes, moment.jobs.jobs),
         as_json=lambda row: {
             "now": utc(moment.status.wall_s),
             "device": row.device.device_id,
@@ -149,9 +148,9 @@ def devices_of(moment: Moment) -> Listing:
             "indicators": row.device.reading,
         },
         identity=lambda row: row.device.device_id,
-        columns=(),
         wide_columns=WIDE_COLUMNS,
     )
+    return listing.of(rows_of(moment.nodes.nodes, moment.jobs.jobs))
 
 
 def moment_json(moment: Moment) -> dict[str, Any]:

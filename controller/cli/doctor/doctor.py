@@ -75,15 +75,8 @@ def doctor(
     if form in ("table", "wide"):
         say(page(texts.escape_texts(checks), whole=form == "wide"))
     else:
-        listing = Listing(
-            noun="check",
-            rows=checks,
-            as_json=msgspec.structs.asdict,
-            identity=lambda c: c.name,
-            columns=(),
-            extra={"verdict": worst(checks)},
-        )
-        show_listing(listing, form)
+        listing = Listing(noun="check", as_json=msgspec.structs.asdict, identity=lambda c: c.name)
+        show_listing(listing.of(checks, verdict=worst(checks)), form)
     return FAILED if worst(checks) in (("fail", "warn") if strict else ("fail",)) else OK
 
 

@@ -85,22 +85,25 @@ def whole_number(flag: str, text: str, at_most: int) -> int:
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Several things of one kind, ready for every format."""
+    """How things of one kind are listed, in every format; and those that are."""
 
     noun: str
     """Singular; the schema of each item is `noun/1`."""
     plural: str = ""
     """If it is not `nouns`; the whole has this key, and the schema `nouns/1`."""
-    rows: Sequence[Any]
     as_json: Callable[[Any], dict[str, Any]] | None = None
     """A row as JSON, without its schema. None: rows are views from the controller, printed as they came."""
     identity: Callable[[Any], str]
-    columns: Sequence[Column]
+    columns: Sequence[Column] = ()
     wide_columns: Sequence[Column] = ()
-    extra: dict[str, Any] = {}
-    """Further fields of the whole."""
     nothing: str = ""
     """What a person reads where there are no rows."""
+    rows: Sequence[Any] = ()
+    extra: dict[str, Any] = {}
+    """Further fields of the whole."""
+
+    def of(self, rows: Sequence[Any], *, nothing: str = "", **extra: Any) -> Listing:
+        return msgspec.structs.replace(self, rows=rows, nothing=nothing or self.nothing, extra=extra)
 
 
 def show_listing(listing: Listing, form: Format) -> None:

@@ -17,6 +17,9 @@ from cotenant.controller.present.units import NONE
 from cotenant.controller.wire import clients as wire
 
 SCORE: Final = "score"
+ETAS: Final = Listing(
+    noun="eta", identity=lambda each: each.job_id, columns=COLUMNS, wide_columns=WIDE_COLUMNS
+)
 
 
 def eta(
@@ -48,39 +51,15 @@ def eta(
         reply = client.ask(wire.ListEtas(job_ids=asked))
     if SCORE in words:
         show_scores(reply, form)
-    else:
-        show_etas(reply, form, nothing="none of them waits or runs" if asked else "no job waits or runs")
-
-
-def show_etas(reply: wire.Etas, form: Format, nothing: str) -> None:
-    show_listing(
-        Listing(
-            noun="eta",
-            rows=reply.etas,
-            identity=lambda each: each.job_id,
-            columns=COLUMNS,
-            wide_columns=WIDE_COLUMNS,
-            extra={"now": reply.now},
-            nothing=nothing,
-        ),
-        form,
-    )
+        return
+    nothing = "none of them waits or runs" if asked else "no job waits or runs"
+    show_listing(ETAS.of(reply.etas, nothing=nothing, now=reply.now), form)
     if form in ("table", "wide") and reply.etas:
         screen.hint(hits(reply.etas[0]))
 
 
 def show_scores(reply: wire.Etas, form: Format) -> None:
-    show_listing(
-        Listing(
-            noun="eta-score",
-            rows=reply.scores,
-            identity=lambda each: f"{each.policy}\t{each.kind}",
-            columns=SCORE_COLUMNS,
-            extra={"now": reply.now, "promises": reply.promises},
-            nothing="nothing was told yet",
-        ),
-        form,
-    )
+    show_listing(SCORES.of(reply.scores, now=reply.now, promises=reply.promises), form)
     counts = reply.promises
     if form in ("table", "wide") and counts is not None and counts.kept + counts.broken + counts.open:
         screen.hint(
@@ -89,20 +68,23 @@ def show_scores(reply: wire.Etas, form: Format) -> None:
         )
 
 
-def _share(value: float | None) -> str:
-    return NONE if value is None else f"{value:.0%}"
+def _share(value: float | None, form: str = ".0%") -> str:
+    return NONE if value is None else format(value, form)
 
 
-SCORE_COLUMNS: Final = (
-    Column("POLICY", lambda s: s.policy),
-    Column("TOLD AT", lambda s: s.kind),
-    Column("COUNTED", lambda s: str(s.predictions), right=True),
-    Column("UNCALIBRATED", lambda s: str(s.uncalibrated), right=True),
-    Column("HELD", lambda s: _share(s.coverage_80), right=True),
-    Column("LAST 100", lambda s: _share(s.hit_rate_100), right=True),
-    Column("BIAS", lambda s: _share(s.median_bias), right=True),
-    Column("ERROR", lambda s: _share(s.median_abs_error), right=True),
-    Column(
-        "WIDTH/JCT", lambda s: NONE if s.width_over_jct is None else f"{s.width_over_jct:.2f}", right=True
+SCORES: Final = Listing(
+    noun="eta-score",
+    identity=lambda each: f"{each.policy}\t{each.kind}",
+    columns=(
+        Column("POLICY", lambda s: s.policy),
+        Column("TOLD AT", lambda s: s.kind),
+        Column("COUNTED", lambda s: str(s.predictions), right=True),
+        Column("UNCALIBRATED", lambda s: str(s.uncalibrated), right=True),
+        Column("HELD", lambda s: _share(s.coverage_80), right=True),
+        Column("LAST 100", lambda s: _share(s.hit_rate_100), right=True),
+        Column("BIAS", lambda s: _share(s.median_bias), right=True),
+        Column("ERROR", lambda s: _share(s.median_abs_error), right=True),
+        Column("WIDTH/JCT", lambda s: _share(s.width_over_jct, ".2f"), right=True),
     ),
+    nothing="nothing was told yet",
 )

@@ -128,20 +128,15 @@ def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]
 
 
 def listing(reply: wire.PastJobs) -> Listing:
-    return Listing(
+    made = Listing(
         noun="past-job",
-        rows=reply.jobs,
         identity=lambda job: job.job_id,
         columns=add_values(COLUMNS, reply.jobs),
         wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
-        extra={
-            "now": reply.now,
-            "since": reply.since,
-            "more": reply.more,
-            "forgotten_jobs": reply.forgotten_jobs,
-        },
         nothing="no job has ended" + (" since then" if reply.since else ""),
     )
+    about = {name: getattr(reply, name) for name in ("now", "since", "more", "forgotten_jobs")}
+    return made.of(reply.jobs, **about)
 
 
 COLUMNS: Final = (

@@ -113,13 +113,12 @@ def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile],
     is_table = form == "table"
     listing = Listing(
         noun="known-profile",
-        rows=profile_view.families_of(rows) if is_table else rows,
         identity=lambda each: each.key,
         columns=profile_view.FAMILY_COLUMNS if is_table else profile_view.KNOWN_COLUMNS,
-        extra={"more": reply.more, "profile_s": reply.profile_s},
         nothing="no profiles are kept yet",
     )
-    show_listing(listing, form)
+    shown = profile_view.families_of(rows) if is_table else rows
+    show_listing(listing.of(shown, more=reply.more, profile_s=reply.profile_s), form)
 
 
 @profile.part("show")

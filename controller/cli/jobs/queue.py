@@ -188,16 +188,15 @@ def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
 def listing(reply: wire.Jobs, request: wire.ListJobs) -> Listing:
     several = len({job.user for job in reply.jobs}) > 1 or bool(reply.next or reply.next_before)
     columns = ENDED_COLUMNS if request.ended else COLUMNS
-    return Listing(
+    made = Listing(
         noun="job",
-        rows=reply.jobs,
         identity=lambda job: job.job_id,
         # With more to come, others' jobs may be among them.
         columns=[column for column in add_values(columns, reply.jobs) if column.title != "USER" or several],
         wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
-        extra={"now": reply.now, "more": reply.more},
         nothing=nothing_of(request),
     )
+    return made.of(reply.jobs, now=reply.now, more=reply.more)
 
 
 def nothing_of(request: wire.ListJobs) -> str:

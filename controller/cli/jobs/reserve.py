@@ -115,17 +115,7 @@ def list_reservations(form: FormFlag = "table", endpoint: EndpointFlag = None) -
     """
     with asking(endpoint) as client:
         reply = client.ask(wire.ListReservations())
-    show_listing(
-        Listing(
-            noun="reservation",
-            rows=reply.reservations,
-            identity=lambda each: each.reservation_id,
-            columns=COLUMNS,
-            extra={"now": reply.now},
-            nothing='nothing is reserved; cotenant reserve -g 1 --from "tomorrow 9:00" --for 3h',
-        ),
-        form,
-    )
+    show_listing(RESERVATIONS.of(reply.reservations, now=reply.now), form)
 
 
 @reserve.part("cancel")
@@ -176,12 +166,17 @@ def _state(each: wire.ReservationView) -> str:
     return f"now, {', '.join(parts)}{lacking}"
 
 
-COLUMNS: Final = (
-    Column("ID", lambda each: each.reservation_id),
-    Column("USER", lambda each: each.user),
-    Column("FROM", lambda each: _clock(each.from_at)),
-    Column("UNTIL", lambda each: _clock(each.until_at)),
-    Column("EVERY", lambda each: each.every or "-"),
-    Column("STATE", _state),
-    Column("DEVICES", lambda each: ",".join(each.devices) or "-", wraps=True),
+RESERVATIONS: Final = Listing(
+    noun="reservation",
+    identity=lambda each: each.reservation_id,
+    columns=(
+        Column("ID", lambda each: each.reservation_id),
+        Column("USER", lambda each: each.user),
+        Column("FROM", lambda each: _clock(each.from_at)),
+        Column("UNTIL", lambda each: _clock(each.until_at)),
+        Column("EVERY", lambda each: each.every or "-"),
+        Column("STATE", _state),
+        Column("DEVICES", lambda each: ",".join(each.devices) or "-", wraps=True),
+    ),
+    nothing='nothing is reserved; cotenant reserve -g 1 --from "tomorrow 9:00" --for 3h',
 )

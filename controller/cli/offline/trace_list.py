@@ -34,12 +34,11 @@ def sim_trace_list(form: FormFlag = "table") -> None:
     ]
     listing = Listing(
         noun="trace",
-        rows=[*real, *made],
         as_json=lambda row: {"trace": row.name, "synthetic": row.synthetic, "about": row.about},
         identity=lambda row: row.name,
         columns=LIST_COLUMNS,
     )
-    show_listing(listing, form)
+    show_listing(listing.of([*real, *made]), form)
 
 
 LIST_COLUMNS: Final = (

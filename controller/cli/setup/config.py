@@ -92,16 +92,7 @@ def config(
     if not rows:
         raise Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     files = [str(path) for path in loaded.files]
-    listing = Listing(
-        noun="setting",
-        rows=rows,
-        as_json=SettingRow._asdict,
-        identity=lambda r: r.key,
-        columns=COLUMNS,
-        wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
-        extra={"files": files},
-    )
-    show_listing(listing, form)
+    show_listing(SETTINGS.of(rows, files=files), form)
     if form == "table":
         hint(f"files read: {', '.join(files) or 'none'}; yours would be {settings.user_file(os.environ)}")
 
@@ -130,6 +121,13 @@ COLUMNS: Final = (
     Column("SETTING", lambda r: r.key),
     Column("VALUE", lambda r: r.shown, limit=40),
     Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
+)
+SETTINGS: Final = Listing(
+    noun="setting",
+    as_json=SettingRow._asdict,
+    identity=lambda r: r.key,
+    columns=COLUMNS,
+    wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
 )
 
 
