@@ -6,18 +6,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.output import (
-    FORMATS,
-    EndpointFlag,
-    Format,
-    ListFormFlag,
-    Listing,
-    chosen_format,
-    show_listing,
-    show_one,
-    whole_number,
-)
 from cotenant.controller.cli.jobs.history import SinceFlag
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, tell_rest
 from cotenant.controller.client.asking import asking
@@ -44,8 +34,8 @@ def report(
         str,
         option("--metric", metavar="NAME[:min|max]", help="With --sweep: by which.", show_default="loss:min"),
     ] = "",
-    form: ListFormFlag = "table",
-    endpoint: EndpointFlag = None,
+    form: output.ListFormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """What sharing and preemption brought and cost, in device-hours, with the formula.
 
@@ -68,26 +58,26 @@ def report(
         return
     if metric:
         raise Problem("usage", "--metric goes with --sweep", "cotenant report --sweep JOB --metric NAME")
-    form = chosen_format(form, False, FORMATS)  # Of one report there is no csv.
+    form = output.chosen_format(form, False, output.FORMATS)  # Of one report there is no csv.
     since_s = duration_of("--since", since)
     with asking(endpoint, from_journal=True) as client:
         reply = client.ask(wire.GetReport(since_s=since_s))
     room = screen.terminal_width()
-    show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
+    output.show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
 
 
-def show_sweep(number: str, by: sweeps.SweepMetric, form: Format, endpoint: str | None) -> None:
+def show_sweep(number: str, by: sweeps.SweepMetric, form: output.Format, endpoint: str | None) -> None:
     request = wire.ListJobs(job_ids=(JobId(number),), include_ended=True, limit=LIMIT_MAX)
     with asking(endpoint, from_journal=True) as client:
         jobs = [job for reply in pages(client, request) for job in reply.jobs]
     tasks = sweeps.ranked_tasks(jobs, by)
-    listing = Listing(
+    listing = output.Listing(
         noun="sweep-task",
         as_json=lambda task: sweeps.json_of(task, by),
         identity=lambda task: task.job.job_id,
         columns=sweeps.columns_of(by),
     )
-    show_listing(listing.of(tasks, metric=by.name, better="max" if by.is_more_better else "min"), form)
+    output.show_listing(listing.of(tasks, metric=by.name, better="max" if by.is_more_better else "min"), form)
     if missing := sweeps.missing_metric(tasks, by):
         screen.tell(missing)
 
@@ -98,8 +88,8 @@ def usage(
         By, option("--by", metavar="user|kind|organisation", help="Whose jobs count together.")
     ] = "user",
     limit: Annotated[str, option("--limit", metavar="N", help="At most N rows, the greatest.")] = "1000",
-    form: ListFormFlag = "table",
-    endpoint: EndpointFlag = None,
+    form: output.ListFormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Device-hours by user, kind of jobs or organisation: held, shared, lost; and how long their jobs waited.
 
@@ -116,12 +106,12 @@ def usage(
       cotenant usage --by kind -o json
     """
     request = wire.GetUsage(by=by, since_s=duration_of("--since", since))
-    most = whole_number("--limit", limit, ROWS_MAX)
+    most = output.whole_number("--limit", limit, ROWS_MAX)
     with asking(endpoint, from_journal=True) as client:
         last, rows = all_rows(client.ask, request)
     decayed = () if last.half_life_s is None else (DECAYED,)
     more = max(0, len(rows) - most)
-    listing = Listing(
+    listing = output.Listing(
         noun="use",
         plural="usage",
         identity=lambda row: row.name or NONE,
@@ -129,6 +119,6 @@ def usage(
         nothing="nobody had a job here" + (" since then" if since else ""),
     )
     about = {"by": by, "now": last.now, "since": last.since, "half_life_s": last.half_life_s, "more": more}
-    show_listing(listing.of(rows[:most], **about, forgotten_jobs=last.forgotten_jobs), form)
+    output.show_listing(listing.of(rows[:most], **about, forgotten_jobs=last.forgotten_jobs), form)
     if form in ("table", "wide"):
         tell_rest(more, last.forgotten_jobs, "row")

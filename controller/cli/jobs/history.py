@@ -7,18 +7,8 @@ from typing import Annotated, Final
 
 from msgspec import structs
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import Made, argument, option
-from cotenant.controller.cli.frame.output import (
-    LIST_FORMATS,
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    chosen_format,
-    output_flag,
-    show_pages,
-    whole_number,
-)
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, states_of, tell_rest
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client
@@ -39,12 +29,12 @@ SinceFlag = Annotated[
     str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
 ]
 
-PAST_FORMATS: Final[tuple[Format, ...]] = (*LIST_FORMATS, "parquet")
+PAST_FORMATS: Final[tuple[output.Format, ...]] = (*output.LIST_FORMATS, "parquet")
 
 
-def _target(output: str | None, out: str, as_json: bool) -> tuple[Format, str]:
+def _target(output_as: str | None, out: str, as_json: bool) -> tuple[output.Format, str]:
     """The format, and where to. Raises Problem."""
-    form = chosen_format(output, as_json, PAST_FORMATS)
+    form = output.chosen_format(output_as, as_json, PAST_FORMATS)
     if bool(out) != (form == "parquet"):
         raise Problem(
             "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
@@ -54,10 +44,14 @@ def _target(output: str | None, out: str, as_json: bool) -> tuple[Format, str]:
 
 OutFlag = Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")]
 TargetFlags = Annotated[
-    tuple[Format, str],
+    tuple[output.Format, str],
     Made(
         _target,
-        {"output": (output_flag(PAST_FORMATS), None), "out": (OutFlag, ""), "as_json": (JsonFlag, False)},
+        {
+            "output_as": (output.output_flag(PAST_FORMATS), None),
+            "out": (OutFlag, ""),
+            "as_json": (output.JsonFlag, False),
+        },
     ),
 ]
 
@@ -74,7 +68,7 @@ def history(
         str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
     ] = "1000000",
     target: TargetFlags = ("table", ""),
-    endpoint: EndpointFlag = None,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Jobs that have ended: how, after how many attempts, how long they waited, what they used.
 
@@ -94,7 +88,7 @@ def history(
         since_s=duration_of("--since", since),
         user=user_name() if mine else user,
         states=states_of(state, is_ended=True),
-        limit=whole_number("--limit", limit, LIMIT_MAX),
+        limit=output.whole_number("--limit", limit, LIMIT_MAX),
     )
     left_out = forgotten = 0
     with asking(endpoint, from_journal=True) as client:
@@ -104,14 +98,14 @@ def history(
             write_parquet(pages(client, request), out)
             return
 
-        def listings() -> Iterator[Listing]:
+        def listings() -> Iterator[output.Listing]:
             nonlocal left_out, forgotten
             for reply in pages(client, request):
                 left_out, forgotten = reply.more, reply.forgotten_jobs
                 shown = listing(reply)
                 yield structs.replace(shown, as_json=past_row) if form == "csv" else shown
 
-        show_pages(listings(), form)
+        output.show_pages(listings(), form)
     if form in ("table", "wide"):
         tell_rest(left_out, forgotten)
 
@@ -127,8 +121,8 @@ def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]
     yield reply
 
 
-def listing(reply: wire.PastJobs) -> Listing:
-    made = Listing(
+def listing(reply: wire.PastJobs) -> output.Listing:
+    made = output.Listing(
         noun="past-job",
         identity=lambda job: job.job_id,
         columns=add_values(COLUMNS, reply.jobs),

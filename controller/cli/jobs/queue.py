@@ -8,15 +8,8 @@ from typing import Annotated, Final, NoReturn
 
 from msgspec import structs
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    ListFormFlag,
-    Listing,
-    show_pages,
-    whole_number,
-)
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.client.pages import PAGE, pages
@@ -66,8 +59,8 @@ def queue(
     fold: FoldFlag = None,
     watch: WatchFlag = False,
     every: EveryFlag = 2.0,
-    form: ListFormFlag = "table",
-    endpoint: EndpointFlag = None,
+    form: output.ListFormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """List the jobs that run and those that wait, and why.
 
@@ -97,7 +90,7 @@ def queue(
         ended=ended,
         name=name,
         fold=fold if fold is not None else form in ("table", "wide") and not jobs,
-        limit=whole_number("--limit", limit, LIMIT_MAX),
+        limit=output.whole_number("--limit", limit, LIMIT_MAX),
         brief=form in ("table", "id"),
     )
     if watch:
@@ -108,19 +101,19 @@ def queue(
     show_jobs(request, form, endpoint)
 
 
-def show_jobs(request: wire.ListJobs, form: Format, endpoint: str | None) -> None:
+def show_jobs(request: wire.ListJobs, form: output.Format, endpoint: str | None) -> None:
     """Page by page, and below a table what is not in it."""
     some_wait, left_out, forgotten = False, 0, 0
     with asking(endpoint, from_journal=True) as client:
 
-        def listings() -> Iterator[Listing]:
+        def listings() -> Iterator[output.Listing]:
             nonlocal some_wait, left_out, forgotten
             for reply in pages(client, request):
                 some_wait |= any(job.phase in WAITING for job in reply.jobs)
                 left_out, forgotten = reply.more, reply.forgotten_jobs
                 yield listing(reply, request)
 
-        show_pages(listings(), form)
+        output.show_pages(listings(), form)
     if form in ("table", "wide"):
         tell_rest(left_out, forgotten, "row" if request.fold else "job")
     if form == "table" and some_wait:
@@ -136,7 +129,7 @@ def tell_rest(left_out: int, forgotten: int, noun: str = "job") -> None:
         screen.tell(f"{older} in no list (controller.keep_ended): `show` and `logs` answer by number")
 
 
-def watched_page(client: Client, request: wire.ListJobs, form: Format) -> str:
+def watched_page(client: Client, request: wire.ListJobs, form: output.Format) -> str:
     """The first page, as it is now."""
     reply = client.ask(structs.replace(request, page=PAGE), WATCH_TIMEOUT_S)
     found = listing(reply, request)
@@ -185,10 +178,10 @@ def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
     return tuple(map(Phase, words))
 
 
-def listing(reply: wire.Jobs, request: wire.ListJobs) -> Listing:
+def listing(reply: wire.Jobs, request: wire.ListJobs) -> output.Listing:
     several = len({job.user for job in reply.jobs}) > 1 or bool(reply.next or reply.next_before)
     columns = ENDED_COLUMNS if request.ended else COLUMNS
-    made = Listing(
+    made = output.Listing(
         noun="job",
         identity=lambda job: job.job_id,
         # With more to come, others' jobs may be among them.

@@ -10,17 +10,8 @@ from typing import Annotated, Final
 
 import click
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    FormFlag,
-    JsonFlag,
-    Listing,
-    show_change,
-    show_listing,
-    whole_number,
-    write_json,
-)
 from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import HostId
 from cotenant.controller.present import screen
@@ -52,8 +43,8 @@ def reserve(
     user: Annotated[str, option("--user", metavar="NAME", help="For somebody else (admins).")] = "",
     gpu_type: Annotated[str, option("--gpu-type", metavar="TYPE", help="Of this type only.")] = "",
     host: Annotated[str, option("--host", metavar="HOST", help="On this host only.")] = "",
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    as_json: output.JsonFlag = False,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Reserve devices for your jobs, from a time on for so long. Alone: the list.
 
@@ -77,7 +68,7 @@ def reserve(
         raise Problem("usage", f"--every must be day or week, got {every!r}")
     from_unix_s = _seconds("--from", from_time, lambda text: begin_moment(text).timestamp())
     request = wire.ReserveDevices(
-        gpus=whole_number("--gpus", gpus, GPUS_MAX),
+        gpus=output.whole_number("--gpus", gpus, GPUS_MAX),
         from_unix_s=from_unix_s,
         length_s=_seconds("--for", length, duration_s),
         every=REPEATS[every],
@@ -90,7 +81,7 @@ def reserve(
     with asking(endpoint) as client:
         made = client.ask(request).reservation
     if as_json:
-        write_json(made)
+        output.write_json(made)
         return
     screen.say(f"{made.reservation_id}: {_when(made)}, {', '.join(made.devices)}, for {made.user}")
     if note := _clock_change(made):
@@ -105,7 +96,7 @@ def _seconds(flag: str, text: str, read: Callable[[str], float]) -> float:
 
 
 @reserve.part("list")
-def list_reservations(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
+def list_reservations(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """The reservations that are not over, the first to begin first.
 
     For example:
@@ -115,14 +106,14 @@ def list_reservations(form: FormFlag = "table", endpoint: EndpointFlag = None) -
     """
     with asking(endpoint) as client:
         reply = client.ask(wire.ListReservations())
-    show_listing(RESERVATIONS.of(reply.reservations, now=reply.now), form)
+    output.show_listing(RESERVATIONS.of(reply.reservations, now=reply.now), form)
 
 
 @reserve.part("cancel")
 def cancel(
     reservations: Annotated[list[str], argument(metavar="ID...", help="As `reserve list` has them.")],
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    as_json: output.JsonFlag = False,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """End reservations, those that come again for good. Jobs on their devices go on.
 
@@ -133,7 +124,7 @@ def cancel(
     with asking(endpoint) as client:
         reply = client.ask(wire.CancelReservations(reservation_ids=tuple(reservations)))
     told = {"reservations": reservations}
-    show_change("reserve cancel", told, reply.lines, f"cancelled: {', '.join(reservations)}", as_json)
+    output.show_change("reserve cancel", told, reply.lines, f"cancelled: {', '.join(reservations)}", as_json)
 
 
 def _clock(at: str) -> str:
@@ -166,7 +157,7 @@ def _state(each: wire.ReservationView) -> str:
     return f"now, {', '.join(parts)}{lacking}"
 
 
-RESERVATIONS: Final = Listing(
+RESERVATIONS: Final = output.Listing(
     noun="reservation",
     identity=lambda each: each.reservation_id,
     columns=(

@@ -13,15 +13,8 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    FormFlag,
-    Listing,
-    json_text,
-    show_listing,
-    show_one,
-)
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import settings as decided_by
 from cotenant.controller.present.problem import Problem
@@ -67,7 +60,7 @@ WHERE_EMPTY: Final[dict[str, Callable[[sections.Settings], object]]] = {
 
 def config(
     key: Annotated[str, argument(metavar="KEY", help="Only this setting, or this section.")] = "",
-    form: FormFlag = "table",
+    form: output.FormFlag = "table",
 ) -> None:
     """Every setting, its value, and where it comes from: flag > environment > file > default.
 
@@ -92,7 +85,7 @@ def config(
     if not rows:
         raise Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     files = [str(path) for path in loaded.files]
-    show_listing(SETTINGS.of(rows, files=files), form)
+    output.show_listing(SETTINGS.of(rows, files=files), form)
     if form == "table":
         hint(f"files read: {', '.join(files) or 'none'}; yours would be {settings.user_file(os.environ)}")
 
@@ -106,7 +99,7 @@ def not_set_here(loaded: settings.LoadedSettings, key: str, value: str) -> Probl
         return Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     section, _, name = key.rpartition(".")
     typed = settings.as_typed(key, value) if key in settings.types() else value
-    line = f"{name} = {json_text(typed)}"  # Such values are the same in TOML.
+    line = f"{name} = {output.json_text(typed)}"  # Such values are the same in TOML.
     origin, of_all = loaded.origins[key], any(settings.SYSTEM_DIR in path.parents for path in loaded.files)
     file = settings.SYSTEM_DIR / "cotenant.toml" if of_all else settings.user_file(os.environ)
     place = f"below `[{section}]` in {file}"
@@ -122,7 +115,7 @@ COLUMNS: Final = (
     Column("VALUE", lambda r: r.shown, limit=40),
     Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
 )
-SETTINGS: Final = Listing(
+SETTINGS: Final = output.Listing(
     noun="setting",
     as_json=SettingRow._asdict,
     identity=lambda r: r.key,
@@ -157,7 +150,7 @@ def _is_text(node: ast.stmt) -> bool:
     )
 
 
-def version(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
+def version(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """Versions of this command and of the controller.
 
     For example:
@@ -180,7 +173,7 @@ def version(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
         "job_protocol": PROTOCOL_VERSION,
         "python": platform.python_version(),
     }
-    show_one(form, value, own_version(), value, lambda shown: page(shown, why))
+    output.show_one(form, value, own_version(), value, lambda shown: page(shown, why))
 
 
 def own_version() -> str:
