@@ -15,14 +15,13 @@ from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import Group, argument, group, option
 from cotenant.controller.cli.jobs import profile_view
 from cotenant.controller.cli.jobs.run import ensure_controller
-from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
+from cotenant.controller.cli.jobs.submit import JobFlags, prepare_request
 from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.client.profile_series import SeriesRun, plan_series
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import FAILED, OK, Problem
-from cotenant.controller.submission.options import Options
 from cotenant.controller.wire import clients as wire
 
 MEASURE: Final = "measure"
@@ -50,13 +49,13 @@ def profile() -> None:
 
 
 @profile.part(MEASURE, passes_words=True)
-@takes_job_flags
 def measure(
-    flags: Options,
     command: Annotated[list[str] | None, argument(metavar="[--] CMD...", help="What to measure.")] = None,
     form: Annotated[str | None, option("-o", metavar="table|json", help="Format of the result.")] = None,
     as_json: output.JsonFlag = False,
     endpoint: output.EndpointFlag = None,
+    *,
+    flags: JobFlags,
 ) -> int:
     """Measure a command on 1, 2, 4, ... devices of a host, then over two hosts.
 

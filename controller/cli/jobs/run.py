@@ -30,7 +30,7 @@ from cotenant.controller import domain
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.forwarding import PortPair
-from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
+from cotenant.controller.cli.jobs.submit import JobFlags, prepare_request
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession, window_size
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client, Refusal
@@ -54,9 +54,7 @@ TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "CON
 """What programs on a terminal go by: those of ours."""
 
 
-@takes_job_flags
 def run(
-    flags: Options,
     command: Annotated[
         list[str] | None,
         argument(metavar="[--] CMD...", help="What to run, with its own arguments."),
@@ -66,6 +64,8 @@ def run(
         bool, option("--pty", help="It runs on a terminal, connected to this one.")
     ] = False,
     endpoint: EndpointFlag = None,
+    *,
+    flags: JobFlags,
 ) -> int:
     """Run a command as a job: wait for its turn, show its output, return its exit code.
 
