@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import click
 
 from cotenant.controller.cli.frame.command import argument, group, option
+from cotenant.controller.cli.frame.daemons import CONTROLLER
 from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, show_one
 from cotenant.controller.cli.setup import up
 from cotenant.controller.client.asking import asking, loaded_settings
@@ -49,7 +50,7 @@ def controller(
     if context.invoked_subcommand is not None:
         return
     up.become(
-        up.CONTROLLER,
+        CONTROLLER,
         {
             "controller.endpoint": endpoint,
             "controller.state_dir": state_dir,
