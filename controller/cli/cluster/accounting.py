@@ -77,7 +77,9 @@ def show_sweep(number: str, by: sweeps.SweepMetric, form: output.Format, endpoin
         identity=lambda task: task.job.job_id,
         columns=sweeps.columns_of(by),
     )
-    output.show_listing(listing.of(tasks, metric=by.name, better="max" if by.is_more_better else "min"), form)
+    output.show_listing(
+        listing.fill(tasks, metric=by.name, better="max" if by.is_more_better else "min"), form
+    )
     if missing := sweeps.missing_metric(tasks, by):
         screen.tell(missing)
 
@@ -119,6 +121,6 @@ def usage(
         nothing="nobody had a job here" + (" since then" if since else ""),
     )
     about = {"by": by, "now": last.now, "since": last.since, "half_life_s": last.half_life_s, "more": more}
-    output.show_listing(listing.of(rows[:most], **about, forgotten_jobs=last.forgotten_jobs), form)
+    output.show_listing(listing.fill(rows[:most], **about, forgotten_jobs=last.forgotten_jobs), form)
     if form in ("table", "wide"):
         tell_rest(more, last.forgotten_jobs, "row")

@@ -62,10 +62,10 @@ def nodes(
         }
         shown = [msgspec.structs.replace(each, devices=kept[each.host]) for each in shown if kept[each.host]]
     if form not in ("table", "wide"):
-        show_listing(NODES.of(shown, now=reply.now), form)
+        show_listing(NODES.fill(shown, now=reply.now), form)
     elif shown or not foreign:
         rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
-        show_listing(NODES.of(rows, nothing="" if shown else _nobody(endpoint)), form)
+        show_listing(NODES.fill(rows, nothing="" if shown else _nobody(endpoint)), form)
     else:
         tell("no device is held by a process that is no job's")
 

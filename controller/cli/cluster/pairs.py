@@ -42,7 +42,7 @@ def pairs(
     """
     with asking(endpoint, from_journal=True) as client:
         reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
-    found = PAIRS.of(reply.pairs, now=reply.now, observations=reply.observations, more=reply.more)
+    found = PAIRS.fill(reply.pairs, now=reply.now, observations=reply.observations, more=reply.more)
     show_listing(found, form)
     if reply.more and form in ("table", "wide"):
         screen.tell(f"{reply.more} more; --limit shows them")

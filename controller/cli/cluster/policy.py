@@ -47,7 +47,7 @@ def show_policies(known: wire.Policies, form: output.Format) -> None:
     if form == "table":
         say(catalogue(domain_texts.escape_texts(known)))
         return
-    output.show_listing(POLICIES.of(known.offers), form)
+    output.show_listing(POLICIES.fill(known.offers), form)
 
 
 POLICIES: Final = output.Listing(

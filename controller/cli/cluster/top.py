@@ -150,7 +150,7 @@ def devices_of(moment: Moment) -> Listing:
         identity=lambda row: row.device.device_id,
         wide_columns=WIDE_COLUMNS,
     )
-    return listing.of(rows_of(moment.nodes.nodes, moment.jobs.jobs))
+    return listing.fill(rows_of(moment.nodes.nodes, moment.jobs.jobs))
 
 
 def moment_json(moment: Moment) -> dict[str, Any]:

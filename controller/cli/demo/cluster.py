@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from cotenant.controller.cli.frame import daemons
-from cotenant.controller.cli.frame.daemons import Daemon
+from cotenant.controller.cli.frame.daemons import DaemonProcess
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.wire import clients as wire
@@ -52,7 +52,7 @@ class PrivateCluster:
         self.profile_s = profile_s
         self._devices, self._slot_memory_mib = devices, slot_memory_mib
         self._stop_deadline_s = stop_deadline_s
-        self._daemons: list[Daemon] = []
+        self._daemons: list[DaemonProcess] = []
 
     def __enter__(self) -> PrivateCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -115,13 +115,13 @@ class PrivateCluster:
         log_path = self.folder / f"{part}.log"
         own = {f"{part}.state_dir": self.folder / part, **flags}
         with log_path.open("wb") as log:
-            daemon = Daemon(daemons.command_line(f"cotenant.{part}", own), log=log)
+            daemon = DaemonProcess(daemons.command_line(f"cotenant.{part}", own), log=log)
         self._daemons.append(daemon)
 
         def is_decided() -> bool:
             return daemon.is_ready or daemon.process.poll() is not None
 
-        if not daemons.until(is_decided, READY_TIMEOUT_S):
+        if not daemons.wait_until(is_decided, READY_TIMEOUT_S):
             late = f"the {part} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_path}"
             raise ProcessStartFailed(late)
         if not daemon.is_ready:

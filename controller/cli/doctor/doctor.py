@@ -76,7 +76,7 @@ def doctor(
         say(page(texts.escape_texts(checks), whole=form == "wide"))
     else:
         listing = Listing(noun="check", as_json=msgspec.structs.asdict, identity=lambda c: c.name)
-        show_listing(listing.of(checks, verdict=worst(checks)), form)
+        show_listing(listing.fill(checks, verdict=worst(checks)), form)
     return FAILED if worst(checks) in (("fail", "warn") if strict else ("fail",)) else OK
 
 

@@ -34,7 +34,7 @@ def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
     return words
 
 
-class Daemon:
+class DaemonProcess:
     """A process that was started here."""
 
     def __init__(self, words: Sequence[str], *, log: BinaryIO | None = None, is_heard: bool = True) -> None:
@@ -68,7 +68,7 @@ class Daemon:
             self.process.wait()
 
 
-def until(look: Callable[[], T | None], within_s: float, every_s: float = LOOK_EVERY_S) -> T | None:
+def wait_until(look: Callable[[], T | None], within_s: float, every_s: float = LOOK_EVERY_S) -> T | None:
     """What `look` finds once it finds something; None: not within the time."""
     deadline_s = time.monotonic() + within_s
     while not (found := look()):

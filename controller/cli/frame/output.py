@@ -102,7 +102,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
     """Further fields of the whole."""
 
-    def of(self, rows: Sequence[Any], *, nothing: str = "", **extra: Any) -> Listing:
+    def fill(self, rows: Sequence[Any], *, nothing: str = "", **extra: Any) -> Listing:
         return msgspec.structs.replace(self, rows=rows, nothing=nothing or self.nothing, extra=extra)
 
 

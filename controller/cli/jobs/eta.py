@@ -53,13 +53,13 @@ def eta(
         show_scores(reply, form)
         return
     nothing = "none of them waits or runs" if asked else "no job waits or runs"
-    show_listing(ETAS.of(reply.etas, nothing=nothing, now=reply.now), form)
+    show_listing(ETAS.fill(reply.etas, nothing=nothing, now=reply.now), form)
     if form in ("table", "wide") and reply.etas:
         screen.hint(hits(reply.etas[0]))
 
 
 def show_scores(reply: wire.Etas, form: Format) -> None:
-    show_listing(SCORES.of(reply.scores, now=reply.now, promises=reply.promises), form)
+    show_listing(SCORES.fill(reply.scores, now=reply.now, promises=reply.promises), form)
     counts = reply.promises
     if form in ("table", "wide") and counts is not None and counts.kept + counts.broken + counts.open:
         screen.hint(

@@ -42,14 +42,14 @@ def _target(output_as: str | None, out: str, as_json: bool) -> tuple[output.Form
     return form, out
 
 
-OutFlag = Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")]
+FileFlag = Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")]
 TargetFlags = Annotated[
     tuple[output.Format, str],
     Made(
         _target,
         {
             "output_as": (output.output_flag(PAST_FORMATS), None),
-            "out": (OutFlag, ""),
+            "out": (FileFlag, ""),
             "as_json": (output.JsonFlag, False),
         },
     ),
@@ -130,7 +130,7 @@ def listing(reply: wire.PastJobs) -> output.Listing:
         nothing="no job has ended" + (" since then" if reply.since else ""),
     )
     about = {name: getattr(reply, name) for name in ("now", "since", "more", "forgotten_jobs")}
-    return made.of(reply.jobs, **about)
+    return made.fill(reply.jobs, **about)
 
 
 COLUMNS: Final = (

@@ -108,7 +108,7 @@ def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile],
         nothing="no profiles are kept yet",
     )
     shown = profile_view.families_of(rows) if is_table else rows
-    output.show_listing(listing.of(shown, more=reply.more, profile_s=reply.profile_s), form)
+    output.show_listing(listing.fill(shown, more=reply.more, profile_s=reply.profile_s), form)
 
 
 @profile.part("show")

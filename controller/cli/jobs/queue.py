@@ -189,7 +189,7 @@ def listing(reply: wire.Jobs, request: wire.ListJobs) -> output.Listing:
         wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
         nothing=nothing_of(request),
     )
-    return made.of(reply.jobs, now=reply.now, more=reply.more)
+    return made.fill(reply.jobs, now=reply.now, more=reply.more)
 
 
 def nothing_of(request: wire.ListJobs) -> str:

@@ -106,7 +106,7 @@ def list_reservations(form: output.FormFlag = "table", endpoint: output.Endpoint
     """
     with asking(endpoint) as client:
         reply = client.ask(wire.ListReservations())
-    output.show_listing(RESERVATIONS.of(reply.reservations, now=reply.now), form)
+    output.show_listing(RESERVATIONS.fill(reply.reservations, now=reply.now), form)
 
 
 @reserve.part("cancel")

@@ -448,7 +448,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path, endpoint: str 
             )
         return bool(daemons.joined_hosts(endpoint))
 
-    if not daemons.until(has_joined, START_WITHIN_S, LOOK_EVERY_S):
+    if not daemons.wait_until(has_joined, START_WITHIN_S, LOOK_EVERY_S):
         said = f"no agent within {START_WITHIN_S:.0f} s: {last_line(log)}"
         raise Problem("failed", said, "try `cotenant doctor`")
 
@@ -464,7 +464,7 @@ def last_line(log: Path) -> str:
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Two `run`s that start together start one controller."""
-    lock = daemons.until(lambda: _take_lock(path), START_WITHIN_S, LOOK_EVERY_S)
+    lock = daemons.wait_until(lambda: _take_lock(path), START_WITHIN_S, LOOK_EVERY_S)
     if lock is None:
         raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
     try:

@@ -38,7 +38,7 @@ def sim_trace_list(form: FormFlag = "table") -> None:
         identity=lambda row: row.name,
         columns=LIST_COLUMNS,
     )
-    show_listing(listing.of([*real, *made]), form)
+    show_listing(listing.fill([*real, *made]), form)
 
 
 LIST_COLUMNS: Final = (

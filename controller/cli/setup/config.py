@@ -85,7 +85,7 @@ def config(
     if not rows:
         raise Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     files = [str(path) for path in loaded.files]
-    output.show_listing(SETTINGS.of(rows, files=files), form)
+    output.show_listing(SETTINGS.fill(rows, files=files), form)
     if form == "table":
         hint(f"files read: {', '.join(files) or 'none'}; yours would be {settings.user_file(os.environ)}")
 

@@ -66,7 +66,7 @@ def end(found: UpProcess) -> None:
         os.kill(found.pid, signal.SIGTERM)  # It held its lock a moment ago, so the pid is still its own.
     except ProcessLookupError:
         return
-    if not daemons.until(lambda: is_free(found.lock), ENDS_WITHIN_S):
+    if not daemons.wait_until(lambda: is_free(found.lock), ENDS_WITHIN_S):
         raise Problem(
             "failed",
             f"`cotenant {found.verb}` (pid {found.pid}) did not end within {ENDS_WITHIN_S:.0f} s",

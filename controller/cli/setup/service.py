@@ -329,7 +329,7 @@ def prepare_account(plan: HostServices) -> None:
 def wait_until_ready(plan: HostServices) -> int:
     """Waits until a controller of this host answers and its agent has joined; says what to do next."""
     tell(f"waiting for {' and '.join(plan.daemons)}, at most {READY_WITHIN_S:.0f} s")
-    if "controller" in plan.daemons and not daemons.until(
+    if "controller" in plan.daemons and not daemons.wait_until(
         lambda: is_ready(plan), READY_WITHIN_S, LOOK_EVERY_S
     ):
         tell(f"{plan.endpoint} does not answer, or {plan.host} has not joined: cotenant service logs")

@@ -19,7 +19,7 @@ from typing import Annotated, Final, NoReturn, TypeVar
 
 from cotenant.controller.cli.frame import daemons
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.daemons import AGENT, CONTROLLER, Daemon
+from cotenant.controller.cli.frame.daemons import AGENT, CONTROLLER, DaemonProcess
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.setup import owners
 from cotenant.controller.cli.setup.web import cannot_serve, page_command
@@ -162,7 +162,7 @@ def up(
     if state_dir:
         flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
         flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
-    started: dict[str, Daemon] = {}
+    started: dict[str, DaemonProcess] = {}
     try:
         return keep_up(started, where, flags, with_page=web)
     except KeyboardInterrupt:
@@ -195,14 +195,14 @@ def adopt(where: str) -> None:
 
 
 def keep_up(
-    started: dict[str, Daemon], where: str, flags: Mapping[str, object], *, with_page: bool = False
+    started: dict[str, DaemonProcess], where: str, flags: Mapping[str, object], *, with_page: bool = False
 ) -> int:
     """Starts both and waits daemons.until one ends. The page may come to its end alone."""
-    started["controller"] = controller = Daemon(daemons.command_line(CONTROLLER, flags))
+    started["controller"] = controller = DaemonProcess(daemons.command_line(CONTROLLER, flags))
     wait_for(started, lambda: controller.is_ready, READY_WITHIN_S, "the controller did not answer")
     with asking(where) as client:
         say(f"controller ready  {where}  policy {client.ask(wire.GetStatus()).policy}", flush=True)
-    started["agent"] = agent = Daemon(daemons.command_line(AGENT, flags))
+    started["agent"] = agent = DaemonProcess(daemons.command_line(AGENT, flags))
 
     def own_node() -> wire.NodeView | None:
         # A controller with a journal may list the host before it has joined.
@@ -214,7 +214,7 @@ def keep_up(
     say(f"agent ready       {describe_node(node)}", flush=True)
     say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
     if with_page:
-        started["page"] = Daemon(page_command(where), is_heard=False)
+        started["page"] = DaemonProcess(page_command(where), is_heard=False)
     ended = first_to_end(started)
     if ended == "page":
         code = started.pop("page").process.wait()
@@ -229,7 +229,11 @@ def keep_up(
 
 
 def wait_for(
-    started: Mapping[str, Daemon], look: Callable[[], T | None], within_s: float, late: str, hint: str = ""
+    started: Mapping[str, DaemonProcess],
+    look: Callable[[], T | None],
+    within_s: float,
+    late: str,
+    hint: str = "",
 ) -> T:
     """What `look` finds, while all that was started is there. Raises Problem."""
 
@@ -241,7 +245,7 @@ def wait_for(
                 raise Problem(known.get(code, "failed"), why, "see its message above")
         return look()
 
-    found = daemons.until(look_around, within_s)
+    found = daemons.wait_until(look_around, within_s)
     if found is None:
         raise Problem("failed", f"{late} within {within_s:.0f} s", hint)
     return found
@@ -261,7 +265,7 @@ def describe_node(node: wire.NodeView) -> str:
     return "; ".join(parts)
 
 
-def first_to_end(started: Mapping[str, Daemon]) -> str:
+def first_to_end(started: Mapping[str, DaemonProcess]) -> str:
     by_descriptor = {os.pidfd_open(daemon.process.pid): name for name, daemon in started.items()}
     try:
         ready, _, _ = select.select(list(by_descriptor), [], [])

@@ -176,10 +176,10 @@ def list_queues(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None
     """
     with asking(endpoint) as client:
         reply = client.ask(wire.ListAllocations())
-    show_listing(QUEUES.of(reply.queues, now=reply.now), "table" if form == "wide" else form)
+    show_listing(QUEUES.fill(reply.queues, now=reply.now), "table" if form == "wide" else form)
     hosts = [each for queue in reply.queues for each in queue.allocations]
     if form == "wide" and hosts:
-        show_listing(HOSTS.of(hosts), "wide")
+        show_listing(HOSTS.fill(hosts), "wide")
 
 
 def state_of(queue: wire.AllocationQueueView) -> str:
@@ -240,7 +240,7 @@ def log(
     """
     with asking(endpoint) as client:
         reply = client.ask(wire.GetAllocationLog(name=name, limit=limit))
-    show_listing(LINES.of(reply.lines, now=reply.now), form)
+    show_listing(LINES.fill(reply.lines, now=reply.now), form)
 
 
 # --- Changes ---------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def show_order(found: SteeringRound, name: str, form: Format, note: str) -> None
         columns=COLUMNS,
         nothing="no job waits that could be steered",
     )
-    show_listing(listing.of(rows, order=name, note=note), form)
+    show_listing(listing.fill(rows, order=name, note=note), form)
     if form == "table":
         aside = sum(bool(job.aside) and job.state == "PD" for job in found.queue.jobs)
         left = plural(aside, "job")
