@@ -24,9 +24,7 @@ from cotenant.controller.wire import clients as wire
 
 
 def report(
-    since: Annotated[
-        str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
-    ] = "",
+    since: SinceFlag = "",
     sweep: Annotated[
         str, option("--sweep", metavar="JOB", help="Rank this array's tasks by their last metric instead.")
     ] = "",

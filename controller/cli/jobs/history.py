@@ -8,8 +8,8 @@ from typing import Annotated, Final
 from msgspec import structs
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.command import Made, argument, option
-from cotenant.controller.cli.jobs.queue import LIMIT_MAX, states_of, tell_rest
+from cotenant.controller.cli.frame.command import Made, option
+from cotenant.controller.cli.jobs import queue
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.pages import PAGE
@@ -57,16 +57,14 @@ TargetFlags = Annotated[
 
 
 def history(
-    jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
+    jobs: queue.JobsArgument = None,
     since: SinceFlag = "",
-    user: Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
+    user: queue.UserFlag = "",
     state: Annotated[
         str, option("-t", "--state", metavar="STATE,...", help="Only these: done, failed, cancelled.")
     ] = "",
-    mine: Annotated[bool, option("-m", "--mine", help="Only yours.")] = False,
-    limit: Annotated[
-        str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
-    ] = "1000000",
+    mine: queue.MineFlag = False,
+    limit: queue.LimitFlag = "1000000",
     target: TargetFlags = ("table", ""),
     endpoint: output.EndpointFlag = None,
 ) -> None:
@@ -87,8 +85,8 @@ def history(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),
         user=user_name() if mine else user,
-        states=states_of(state, is_ended=True),
-        limit=output.whole_number("--limit", limit, LIMIT_MAX),
+        states=queue.states_of(state, is_ended=True),
+        limit=output.whole_number("--limit", limit, queue.LIMIT_MAX),
     )
     left_out = forgotten = 0
     with asking(endpoint, from_journal=True) as client:
@@ -107,7 +105,7 @@ def history(
 
         output.show_pages(listings(), form)
     if form in ("table", "wide"):
-        tell_rest(left_out, forgotten)
+        queue.tell_rest(left_out, forgotten)
 
 
 def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]:
