@@ -151,12 +151,10 @@ def test_too_much_is_left_out_and_counted() -> None:
     assert len(layout.rows) == DEVICES_MAX + 1
     said = f"phases of 0.6 s and less (choose a shorter time), {100 - DEVICES_MAX} more devices"
     assert said in layout.left_out or "more devices" in layout.left_out
-    waiting = [job(str(n), 0.0, 50.0, ended=False) for n in range(10_000)]
-    layout = lay_out(drawn(*waiting))
+    layout = lay_out(drawn(*(job(str(n), 0.0, 50.0, ended=False) for n in range(10_000))))
     assert sum(len(row.bars) for row in layout.rows) == WAIT_LANES_MAX
-    assert (
-        layout.left_out == f"not in the picture: {10_000 - WAIT_LANES_MAX:,} more that wait at the same time"
-    )
+    more = f"{10_000 - WAIT_LANES_MAX:,} more that wait at the same time"
+    assert layout.left_out == f"not in the picture: {more}"
     assert layout.left_out in render(drawn(*waiting))
 
 
