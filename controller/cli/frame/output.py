@@ -115,10 +115,12 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
     columns."""
     first = next(pages)
     parts = chain((first,), pages)
-    if form in ("id", "jsonl"):
+    if form == "id":
         for part in parts:
-            as_line = partial(_identity_line, part) if form == "id" else partial(_json_line, part)
-            write_lines([as_line(row) for row in part.rows])
+            write_lines([texts.one_line(part.identity(row)) for row in part.rows])
+    elif form == "jsonl":
+        for part in parts:
+            write_lines([json_text(item(part, row)) for row in part.rows])
     elif form == "json":
         _write_json_pages(first, parts)
     elif form == "csv":
@@ -131,14 +133,6 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
         table = screen.Table(columns, None if wide else screen.terminal_width())
         for part in parts:
             screen.say("\n".join(table.lines(part.rows)), flush=True)
-
-
-def _identity_line(listing: Listing, row: Any) -> str:
-    return texts.one_line(listing.identity(row))
-
-
-def _json_line(listing: Listing, row: Any) -> str:
-    return json_text(item(listing, row))
 
 
 def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
