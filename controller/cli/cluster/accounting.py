@@ -118,7 +118,15 @@ def usage(
         columns=(Column(by.upper(), lambda row: row.name or NONE, limit=60), *COLUMNS, *decayed),
         nothing="nobody had a job here" + (" since then" if since else ""),
     )
-    about = {"by": by, "now": last.now, "since": last.since, "half_life_s": last.half_life_s, "more": more}
-    output.show_listing(listing.fill(rows[:most], **about, forgotten_jobs=last.forgotten_jobs), form)
+    filled = listing.fill(
+        rows[:most],
+        by=by,
+        now=last.now,
+        since=last.since,
+        half_life_s=last.half_life_s,
+        more=more,
+        forgotten_jobs=last.forgotten_jobs,
+    )
+    output.show_listing(filled, form)
     if form in ("table", "wide"):
         tell_rest(more, last.forgotten_jobs, "row")
