@@ -145,7 +145,7 @@ class JobTexts:
 def job_colours(timeline: Timeline) -> dict[str, str]:
     """Colours in turn, so that jobs that meet on a device have different ones as long as there are enough."""
     met: dict[str, set[str]] = {each.job: set() for each in timeline.jobs}
-    for segments in timeline.by_device().values():
+    for segments in timeline.segments_by_device().values():
         here: dict[str, float] = {}
         for segment in sorted(segments, key=lambda s: s.start_s):
             # Whoever has left long before is no neighbour; the one that was there last still is.
@@ -220,7 +220,7 @@ def _drawn_segments(timeline: Timeline) -> tuple[dict[str, list[Segment]], list[
         left_out.append(f"{count:,} phases of {shortest_s:.3g} s and less (choose a shorter time)")
     if len(timeline.devices) > DEVICES_MAX:
         left_out.append(f"{len(timeline.devices) - DEVICES_MAX:,} more devices")
-    return drawn.by_device(), left_out
+    return drawn.segments_by_device(), left_out
 
 
 def _device_bars(

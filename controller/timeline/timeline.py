@@ -109,7 +109,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         if strangers or not devices:
             raise ValueError(f"every segment needs a device row and a job name, got {strangers[:1]}")
 
-    def by_device(self) -> dict[str, list[Segment]]:
+    def segments_by_device(self) -> dict[str, list[Segment]]:
         """The segments of each device that has some."""
         found: dict[str, list[Segment]] = {}
         for segment in self.segments:

@@ -57,7 +57,7 @@ TargetFlags = Annotated[
 
 
 def history(
-    jobs: queue.JobsArgument = None,
+    jobs: queue.OnlyArgument = None,
     since: SinceFlag = "",
     user: queue.UserFlag = "",
     state: Annotated[

@@ -25,7 +25,7 @@ WATCH_TIMEOUT_S: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
 """Home, and an empty screen."""
 
-JobsArgument = Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")]
+OnlyArgument = Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")]
 AllFlag = Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")]
 EndedFlag = Annotated[bool, option("--ended", help="Only jobs that have ended, the newest first.")]
 NameFlag = Annotated[str, option("--name", metavar="TEXT", help="Only those with this in their names.")]
@@ -49,7 +49,7 @@ EveryFlag = Annotated[
 
 
 def queue(
-    jobs: JobsArgument = None,
+    jobs: OnlyArgument = None,
     everything: AllFlag = False,
     ended: EndedFlag = False,
     user: UserFlag = "",
