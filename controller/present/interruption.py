@@ -11,13 +11,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from cotenant.controller.present.problem import INTERRUPTED
-
-if TYPE_CHECKING:
-    pass
-
 
 _SIGNALLED = INTERRUPTED - signal.SIGINT
 _heard: list[int] = []

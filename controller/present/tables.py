@@ -1,6 +1,6 @@
 """Tables as text: what a column shows, how wide it is, and what is left out where there is too little room.
 
-Rule: a cell is one line, whatever is in it. Colour is the terminal's (`cli/frame/screen.py`).
+Rule: a cell is one line, whatever is in it. Colour is the terminal's (`screen.py`).
 """
 
 from __future__ import annotations

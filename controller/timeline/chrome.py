@@ -35,9 +35,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     for wait, lane in waiting_lanes(timeline.waits):
         title = _title(wait.job, names)
         events.append(_slice(title, "wait", WAITING, lane, wait.start_s, wait.end_s, {"job": wait.job}))
-    by_device: dict[str, list[Segment]] = {}
-    for segment in timeline.segments:
-        by_device.setdefault(segment.device, []).append(segment)
+    by_device = timeline.segments_by_device()
     for number, row in enumerate(timeline.devices, 1):
         process = WAITING + number
         events += _process(process, row.device, number)

@@ -57,14 +57,9 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     width: float
     height: float
 
-    def overlaps(self, other: Box) -> bool:
-        tolerance = 0.01
-        return (
-            self.x + self.width > other.x + tolerance
-            and other.x + other.width > self.x + tolerance
-            and self.y + self.height > other.y + tolerance
-            and other.y + other.height > self.y + tolerance
-        )
+    def attributes(self) -> dict[str, object]:
+        """As those of an SVG element."""
+        return {"x": self.x, "y": self.y, "width": self.width, "height": self.height}
 
 
 class TimelineBar(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,14 +113,6 @@ class TimelineLayout(msgspec.Struct, frozen=True, kw_only=True):
     def x(self, at_s: float) -> float:
         return LEFT + at_s * self.second_width
 
-    def bars(self) -> Iterator[TimelineBar]:
-        return (bar for row in self.rows for bar in row.bars)
-
-    def labels(self) -> Iterator[Label]:
-        for row in self.rows:
-            yield from row.labels
-            yield from (label for _, label, _ in row.markers if label is not None)
-
 
 class JobTexts:
     """What there is to say about jobs and attempts, found by their names."""
@@ -158,10 +145,7 @@ class JobTexts:
 def job_colours(timeline: Timeline) -> dict[str, str]:
     """Colours in turn, so that jobs that meet on a device have different ones as long as there are enough."""
     met: dict[str, set[str]] = {each.job: set() for each in timeline.jobs}
-    rows: dict[str, list[Segment]] = {}
-    for segment in timeline.segments:
-        rows.setdefault(segment.device, []).append(segment)
-    for segments in rows.values():
+    for segments in timeline.segments_by_device().values():
         here: dict[str, float] = {}
         for segment in sorted(segments, key=lambda s: s.start_s):
             # Whoever has left long before is no neighbour; the one that was there last still is.
@@ -226,19 +210,17 @@ def lay_out(timeline: Timeline) -> TimelineLayout:
 
 def _drawn_segments(timeline: Timeline) -> tuple[dict[str, list[Segment]], list[str]]:
     """Segments by device, the shortest left out where there are too many; and what else is left out."""
-    segments, left_out = timeline.segments, []
-    if len(segments) > SEGMENTS_MAX:
-        longest = sorted(segments, key=lambda s: s.start_s - s.end_s)
+    drawn, left_out = timeline, []
+    if len(timeline.segments) > SEGMENTS_MAX:
+        longest = sorted(timeline.segments, key=lambda s: s.start_s - s.end_s)
         shortest_s = longest[SEGMENTS_MAX].end_s - longest[SEGMENTS_MAX].start_s
-        segments = tuple(s for s in segments if s.end_s - s.start_s > shortest_s)
-        count = len(timeline.segments) - len(segments)
+        kept = tuple(s for s in timeline.segments if s.end_s - s.start_s > shortest_s)
+        drawn = msgspec.structs.replace(timeline, segments=kept)
+        count = len(timeline.segments) - len(kept)
         left_out.append(f"{count:,} phases of {shortest_s:.3g} s and less (choose a shorter time)")
     if len(timeline.devices) > DEVICES_MAX:
         left_out.append(f"{len(timeline.devices) - DEVICES_MAX:,} more devices")
-    by_device: dict[str, list[Segment]] = {}
-    for segment in segments:
-        by_device.setdefault(segment.device, []).append(segment)
-    return by_device, left_out
+    return drawn.segments_by_device(), left_out
 
 
 def _device_bars(

@@ -108,8 +108,8 @@ def _patterns() -> str:
 def _strip(row: TimelineRow) -> Iterator[str]:
     box = row.box
     middle = box.y + box.height / 2
-    strip = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 4, "class": "strip"}
-    yield element("g", {}, tooltip(f"{row.name}: {row.about}"), element("rect", {**strip}))
+    strip = element("rect", {**box.attributes(), "rx": 4, "class": "strip"})
+    yield element("g", {}, tooltip(f"{row.name}: {row.about}"), strip)
     room = LEFT - 22
     fits = drawing.text_width(row.about, 11.5) <= room
     about = [row.about] if fits or box.height < 60 else row.about.split(", ", 1)
@@ -138,7 +138,7 @@ def _row(row: TimelineRow, href: Callable[[str], str] | None) -> Iterator[str]:
 
 def _bar(bar: TimelineBar) -> str:
     box, colour = bar.box, bar.colour
-    place: dict[str, object] = {"x": box.x, "y": box.y, "width": max(box.width, 1.0), "height": box.height}
+    place = {**box.attributes(), "width": max(box.width, 1.0)}
     if bar.look == "waiting":
         frame = element("rect", {**place, "rx": 3, "class": "wait"})
         flag = element("rect", {**place, "width": min(5.0, box.width), "rx": 2, "fill": colour})

@@ -109,6 +109,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         if strangers or not devices:
             raise ValueError(f"every segment needs a device row and a job name, got {strangers[:1]}")
 
+    def segments_by_device(self) -> dict[str, list[Segment]]:
+        """The segments of each device that has some."""
+        found: dict[str, list[Segment]] = {}
+        for segment in self.segments:
+            found.setdefault(segment.device, []).append(segment)
+        return found
+
     @property
     def end_s(self) -> float:
         ends = [s.end_s for s in self.segments] + [w.end_s for w in self.waits]

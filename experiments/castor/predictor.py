@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    json_text,
-    show_one,
-    write_json,
-    write_lines,
-)
+from cotenant.controller.cli.frame.output import FormFlag, json_text, show_one, write_json, write_lines
 from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.cli.offline.predictor import (
     ModelArgument,
@@ -75,8 +67,7 @@ def train(
     licence: Annotated[
         str, option("--licence", metavar="TEXT", help="Of the files; kept with the model.")
     ] = "",
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Train a model on measured pairs; its settings are chosen on pairs left out.
 
@@ -87,7 +78,6 @@ def train(
       python -m experiments.castor.predictor train --pairs pairs.csv --seed 1 --out model.json
       python -m experiments.castor.predictor train --pairs ours.csv theirs.csv.gz --out model.json
     """
-    form = chosen_format(output, as_json)
     files = [pairs_of(name, licence) for name in (*pairs, *(more or ()))]
     path = Path(out).expanduser()
     if not path.parent.is_dir():
@@ -114,8 +104,7 @@ def train(
 def evaluate(
     model: ModelArgument,
     pairs: TrainingPairsFlag,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Judge a model on measured pairs, beside the mean of its training. Both jobs of a pair are judged.
 
@@ -125,7 +114,6 @@ def evaluate(
     For example:
       python -m experiments.castor.predictor evaluate model.json --pairs held-out.csv -o json
     """
-    form = chosen_format(output, as_json)
     found = model_of(model)
 
     files = [pairs_of(name) for name in pairs]

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
+from cotenant.controller.cli.frame.output import FormFlag, show_one
 from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.domain import texts
 from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel, Scores, write
@@ -89,8 +89,7 @@ def evaluate(
     start: StartFlag = "",
     holidays: HolidaysFlag = "",
     seed: TrainingSeedFlag = 0,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Train forecasters on all but the last hours of a file, and judge them on these.
 
@@ -104,7 +103,6 @@ def evaluate(
       python -m experiments.gfs.forecaster evaluate demand.csv --aggregation pool --models xgboost,dlinear
       python -m experiments.gfs.forecaster evaluate demand.csv --start 2024-10-01 --holidays CN
     """
-    form = chosen_format(output, as_json)
     wanted = _models(models)
     found = _demand(file, columns, start)
     days = _holidays(holidays, found)
@@ -161,8 +159,7 @@ def train(
     seed: Annotated[
         int, option("--seed", metavar="S", min=0, help="The same seed and file, the same model.")
     ] = 0,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Train a forecaster on all hours of a file, for `gfs:model=MODEL`.
 
@@ -175,7 +172,6 @@ def train(
       python -m experiments.gfs.forecaster train demand.csv --model orglinear --holidays CN --out demand.json
       cotenant policy set gfs model=/etc/cotenant/demand.json
     """
-    form = chosen_format(output, as_json)
     path = Path(out).expanduser()
     if not path.parent.is_dir():
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
+from cotenant.controller.cli.frame.output import FormFlag, show_one
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
 from cotenant.controller.cli.offline.options import estimates_of
 from cotenant.controller.papers.rltune import OrderModel, encode_model
@@ -84,8 +84,7 @@ def train(
     backend: BackendFlag = "processes",
     address: AddressFlag = "",
     workers: WorkersFlag = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Learn an order of waiting jobs from a trace, on simulated windows of it.
 
@@ -100,7 +99,6 @@ def train(
       python -m experiments.rltune.train scorer --trace jobs.csv --metric wait --epochs 10 --out scorer.json
       cotenant sim compare jobs.csv --policies sjf,rltune:model=rltune.json --windows 20
     """
-    form = chosen_format(output, as_json)
     path = Path(out or f"{name}.json").expanduser()
     if not path.parent.is_dir():
         raise Problem("usage", f"--out {path}: there is no folder {path.parent}", "make it first")

@@ -6,25 +6,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.output import (
-    LIST_FORMATS,
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    ListOutputFlag,
-    chosen_format,
-    show_listing,
-    show_one,
-    whole_number,
-)
 from cotenant.controller.cli.jobs.history import SinceFlag
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, tell_rest
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import JobId
-from cotenant.controller.present import screen, sweeps, units
+from cotenant.controller.present import screen, sweeps
 from cotenant.controller.present.accounting import page
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
@@ -35,9 +24,7 @@ from cotenant.controller.wire import clients as wire
 
 
 def report(
-    since: Annotated[
-        str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
-    ] = "",
+    since: SinceFlag = "",
     sweep: Annotated[
         str, option("--sweep", metavar="JOB", help="Rank this array's tasks by their last metric instead.")
     ] = "",
@@ -45,9 +32,8 @@ def report(
         str,
         option("--metric", metavar="NAME[:min|max]", help="With --sweep: by which.", show_default="loss:min"),
     ] = "",
-    output: ListOutputFlag = None,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    form: output.ListFormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """What sharing and preemption brought and cost, in device-hours, with the formula.
 
@@ -66,33 +52,31 @@ def report(
         if since:
             raise Problem("usage", "--since does not go with --sweep", "leave one out")
         by = sweeps.SweepMetric.read(metric or "loss")
-        show_sweep(sweep, by, chosen_format(output, as_json, LIST_FORMATS), endpoint)
+        show_sweep(sweep, by, form, endpoint)
         return
     if metric:
         raise Problem("usage", "--metric goes with --sweep", "cotenant report --sweep JOB --metric NAME")
-    form = chosen_format(output, as_json)
+    form = output.chosen_format(form, False, output.FORMATS)  # Of one report there is no csv.
     since_s = duration_of("--since", since)
     with asking(endpoint, from_journal=True) as client:
         reply = client.ask(wire.GetReport(since_s=since_s))
     room = screen.terminal_width()
-    show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
+    output.show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
 
 
-def show_sweep(number: str, by: sweeps.SweepMetric, form: Format, endpoint: str | None) -> None:
+def show_sweep(number: str, by: sweeps.SweepMetric, form: output.Format, endpoint: str | None) -> None:
     request = wire.ListJobs(job_ids=(JobId(number),), include_ended=True, limit=LIMIT_MAX)
     with asking(endpoint, from_journal=True) as client:
         jobs = [job for reply in pages(client, request) for job in reply.jobs]
     tasks = sweeps.ranked_tasks(jobs, by)
-    show_listing(
-        Listing(
-            noun="sweep-task",
-            rows=tasks,
-            as_json=lambda task: sweeps.json_of(task, by),
-            identity=lambda task: task.job.job_id,
-            columns=sweeps.columns_of(by),
-            extra={"metric": by.name, "better": "max" if by.is_more_better else "min"},
-        ),
-        form,
+    listing = output.Listing(
+        noun="sweep-task",
+        as_json=lambda task: sweeps.json_of(task, by),
+        identity=lambda task: task.job.job_id,
+        columns=sweeps.columns_of(by),
+    )
+    output.show_listing(
+        listing.fill(tasks, metric=by.name, better="max" if by.is_more_better else "min"), form
     )
     if missing := sweeps.missing_metric(tasks, by):
         screen.tell(missing)
@@ -104,9 +88,8 @@ def usage(
         By, option("--by", metavar="user|kind|organisation", help="Whose jobs count together.")
     ] = "user",
     limit: Annotated[str, option("--limit", metavar="N", help="At most N rows, the greatest.")] = "1000",
-    output: ListOutputFlag = None,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    form: output.ListFormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Device-hours by user, kind of jobs or organisation: held, shared, lost; and how long their jobs waited.
 
@@ -122,35 +105,28 @@ def usage(
       cotenant usage --by organisation --since 30d -o csv
       cotenant usage --by kind -o json
     """
-    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.GetUsage(by=by, since_s=duration_of("--since", since))
-    most = whole_number("--limit", limit, ROWS_MAX)
+    most = output.whole_number("--limit", limit, ROWS_MAX)
     with asking(endpoint, from_journal=True) as client:
         last, rows = all_rows(client.ask, request)
-    show_listing(
-        Listing(
-            noun="use",
-            plural="usage",
-            rows=rows[:most],
-            identity=lambda row: row.name or NONE,
-            columns=(
-                Column(by.upper(), lambda row: row.name or NONE, limit=60),
-                *COLUMNS,
-                *(() if last.half_life_s is None else (DECAYED,)),
-            ),
-            extra={
-                "by": by,
-                "now": last.now,
-                "since": last.since,
-                "half_life_s": last.half_life_s,
-                "more": max(0, len(rows) - most),
-                "forgotten_jobs": last.forgotten_jobs,
-            },
-            nothing="nobody had a job here" + (" since then" if since else ""),
-        ),
-        form,
+    decayed = () if last.half_life_s is None else (DECAYED,)
+    more = max(0, len(rows) - most)
+    listing = output.Listing(
+        noun="use",
+        plural="usage",
+        identity=lambda row: row.name or NONE,
+        columns=(Column(by.upper(), lambda row: row.name or NONE, limit=60), *COLUMNS, *decayed),
+        nothing="nobody had a job here" + (" since then" if since else ""),
     )
+    filled = listing.fill(
+        rows[:most],
+        by=by,
+        now=last.now,
+        since=last.since,
+        half_life_s=last.half_life_s,
+        more=more,
+        forgotten_jobs=last.forgotten_jobs,
+    )
+    output.show_listing(filled, form)
     if form in ("table", "wide"):
-        if len(rows) > most:
-            screen.tell(f"{units.plural(len(rows) - most, 'more row')}: see --limit")
-        tell_rest(0, last.forgotten_jobs)
+        tell_rest(more, last.forgotten_jobs, "row")

@@ -10,18 +10,12 @@ import msgspec
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.completing import complete_host
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, JsonFlag, Listing, show_listing
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import FOREIGN, RUNTIMES, HostId, sharing_in_words
 from cotenant.controller.present.devices import reserved_in_words
+from cotenant.controller.present.screen import tell
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.system import paths
@@ -46,8 +40,7 @@ def nodes(
     context: click.Context,
     hosts: Annotated[str, option("--host", metavar="HOST", help="Only this one.")] = "",
     foreign: Annotated[bool, option("--foreign", help="Only devices that others' processes hold.")] = False,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """List hosts and their devices: who is on them, how much memory is planned.
@@ -60,7 +53,6 @@ def nodes(
     """
     if context.invoked_subcommand is not None:
         return
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]
@@ -69,21 +61,13 @@ def nodes(
             node.host: tuple(each for each in node.devices if each.note.startswith(FOREIGN)) for node in shown
         }
         shown = [msgspec.structs.replace(each, devices=kept[each.host]) for each in shown if kept[each.host]]
-    if form in ("table", "wide"):
-        nothing = "no device is held by a process that is no job's" if foreign else ""
-        show_listing(_device_listing(shown, "" if shown else nothing or _nobody(endpoint)), form)
+    if form not in ("table", "wide"):
+        show_listing(NODES.fill(shown, now=reply.now), form)
+    elif shown or not foreign:
+        rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
+        show_listing(NODES.fill(rows, nothing="" if shown else _nobody(endpoint)), form)
     else:
-        show_listing(_host_listing(shown, reply), form)
-
-
-def _host_listing(shown: list[wire.NodeView], reply: wire.Nodes) -> Listing:
-    return Listing(
-        noun="node",
-        rows=shown,
-        identity=lambda node: node.host,
-        columns=(),
-        extra={"now": reply.now},
-    )
+        tell("no device is held by a process that is no job's")
 
 
 def _nobody(endpoint: str | None) -> str:
@@ -91,18 +75,6 @@ def _nobody(endpoint: str | None) -> str:
     if owner(paths.client_endpoint(loaded_settings(endpoint).settings)) is not None:
         return "no host has joined yet: the agent of `cotenant up` is starting; look again in a few seconds"
     return "no host has joined; start an agent with: cotenant agent"
-
-
-def _device_listing(shown: list[wire.NodeView], nothing: str) -> Listing:
-    rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
-    return Listing(
-        noun="node",
-        rows=rows,
-        identity=lambda row: row.node.host,
-        columns=COLUMNS,
-        wide_columns=WIDE_COLUMNS,
-        nothing=nothing,
-    )
 
 
 def _device(row: NodeRow) -> str:
@@ -194,6 +166,9 @@ WIDE_COLUMNS: Final = (
     Column("CONTAINERS", lambda r: _containers(r.node), wraps=True),
     Column("FORK SERVERS", _fork_servers),
     COLUMNS[-1],
+)
+NODES: Final = Listing(
+    noun="node", identity=lambda node: node.host, columns=COLUMNS, wide_columns=WIDE_COLUMNS
 )
 
 

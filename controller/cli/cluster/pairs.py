@@ -5,27 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-    whole_number,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, Listing, show_listing, whole_number
 from cotenant.controller.client.asking import asking
 from cotenant.controller.present import screen
 from cotenant.controller.present.pairs import COLUMNS, measured_pairs
 
 LIMIT_MAX: Final = 10_000
+PAIRS: Final = Listing(
+    noun="pair",
+    identity=lambda pair: f"{pair.first}\t{pair.second}",
+    columns=COLUMNS,
+    nothing="no two jobs have been measured together yet",
+)
 
 
 def pairs(
     containing: Annotated[str, argument(metavar="[TEXT]", help="Only pairs with this in a command.")] = "",
     limit: Annotated[str, option("--limit", metavar="N", help="At most so many.")] = "1000",
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """What was measured of jobs that shared devices.
@@ -43,20 +40,9 @@ def pairs(
       cotenant pairs resnet
       cotenant pairs -o json
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint, from_journal=True) as client:
         reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
-    about = {"now": reply.now, "observations": reply.observations, "more": reply.more}
-    show_listing(
-        Listing(
-            noun="pair",
-            rows=reply.pairs,
-            identity=lambda pair: f"{pair.first}\t{pair.second}",
-            columns=COLUMNS,
-            extra=about,
-            nothing="no two jobs have been measured together yet",
-        ),
-        form,
-    )
+    found = PAIRS.fill(reply.pairs, now=reply.now, observations=reply.observations, more=reply.more)
+    show_listing(found, form)
     if reply.more and form in ("table", "wide"):
         screen.tell(f"{reply.more} more; --limit shows them")

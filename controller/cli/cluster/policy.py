@@ -10,19 +10,9 @@ from typing import Annotated, Final, Literal
 import click
 import msgspec
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.completing import complete_policy
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-    show_one,
-    write_json,
-)
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import texts as domain_texts
@@ -53,26 +43,24 @@ def policy(context: click.Context) -> None:
         show_policy()
 
 
-def show_policies(known: wire.Policies, form: Format) -> None:
+def show_policies(known: wire.Policies, form: output.Format) -> None:
     if form == "table":
         say(catalogue(domain_texts.escape_texts(known)))
         return
-    listing = Listing(
-        noun="policy",
-        plural="policies",
-        rows=known.offers,
-        identity=lambda r: r.policy,
-        columns=COLUMNS,
-    )
-    show_listing(listing, form)
+    output.show_listing(POLICIES.fill(known.offers), form)
 
 
-COLUMNS: Final = (
-    Column("", lambda r: "*" if r.current else " "),
-    Column("POLICY", lambda r: r.policy),
-    Column("DEFAULTS", lambda r: _settings(r.defaults)),
-    Column("ABOUT", lambda r: r.about),
-    Column("WHEN TO CHOOSE IT", lambda r: r.choose),
+POLICIES: Final = output.Listing(
+    noun="policy",
+    plural="policies",
+    identity=lambda r: r.policy,
+    columns=(
+        Column("", lambda r: "*" if r.current else " "),
+        Column("POLICY", lambda r: r.policy),
+        Column("DEFAULTS", lambda r: _settings(r.defaults)),
+        Column("ABOUT", lambda r: r.about),
+        Column("WHEN TO CHOOSE IT", lambda r: r.choose),
+    ),
 )
 OTHERS: Final = "Of other packages"
 
@@ -94,12 +82,11 @@ def catalogue(policies: wire.Policies) -> str:
 
 
 @policy.part("show")
-def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def show_policy(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """The policy in force and its parameters."""
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetPolicy())
-    show_one(form, reply.current, reply.current.policy, reply, page)
+    output.show_one(form, reply.current, reply.current.policy, reply, page)
 
 
 @policy.part("state")
@@ -108,11 +95,11 @@ def show_state(
         str,
         argument(metavar="NAME", help="The policy, which has to be in force.", complete=complete_policy),
     ] = "",
-    output: Annotated[
+    form: Annotated[
         Literal["table", "json", "svg"],
         option("--output", "-o", metavar="table|json|svg", help="svg: a fan chart of what is forecast."),
     ] = "table",
-    endpoint: EndpointFlag = None,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """What the policy in force remembers: what it has learned, or where it stands.
 
@@ -131,18 +118,20 @@ def show_state(
         raise Problem(
             "failed", f"policy {name} is not in force, {current.policy} is", f"cotenant policy set {name}"
         )
-    if classes is None and output == "svg":
+    if classes is None and form == "svg":
         raise Problem(
             "failed", f"policy {current.policy} forecasts nothing", "cotenant policy set gfs-rise does"
         )
     if classes is None and not learned:
         raise Problem("failed", f"policy {current.policy} remembers nothing that it tells")
-    if output == "svg" and classes is not None:
+    if form == "svg" and classes is not None:
         say(fan_chart(classes))
-    elif output == "json" and classes is not None:
-        write_json({"schema": "policy-forecast/1", "policy": current.policy, **msgspec.to_builtins(classes)})
-    elif output == "json":
-        write_json({"schema": "policy-state/1", "policy": current.policy, "state": learned})
+    elif form == "json" and classes is not None:
+        output.write_json(
+            {"schema": "policy-forecast/1", "policy": current.policy, **msgspec.to_builtins(classes)}
+        )
+    elif form == "json":
+        output.write_json({"schema": "policy-state/1", "policy": current.policy, "state": learned})
     else:
         say("\n".join(state_lines(domain_texts.escape_texts(current))))
 

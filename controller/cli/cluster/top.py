@@ -9,15 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-    write_json,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, Listing, show_listing, write_json
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Unreachable
 from cotenant.controller.client.output import read_end
@@ -46,8 +38,7 @@ def top(
         option("-d", "--every", min=0.2, max=3600, metavar="S", help="Seconds between looks (default 1)."),
     ] = None,
     once: Annotated[bool, option("--once", help="Print it once and end.")] = False,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> int:
     """Show a live table: what each device does, for which jobs, and what waits and why.
@@ -63,7 +54,6 @@ def top(
       cotenant top --once
       cotenant top -o wide
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         if form == "json":
             write_json(moment_json(look(client)))
@@ -145,9 +135,8 @@ def stream(first: Moment, every_s: float, ask: Callable[[], Moment]) -> None:
 
 
 def devices_of(moment: Moment) -> Listing:
-    return Listing(
+    listing = Listing(
         noun="device",
-        rows=rows_of(moment.nodes.nodes, moment.jobs.jobs),
         as_json=lambda row: {
             "now": utc(moment.status.wall_s),
             "device": row.device.device_id,
@@ -159,9 +148,9 @@ def devices_of(moment: Moment) -> Listing:
             "indicators": row.device.reading,
         },
         identity=lambda row: row.device.device_id,
-        columns=(),
         wide_columns=WIDE_COLUMNS,
     )
+    return listing.fill(rows_of(moment.nodes.nodes, moment.jobs.jobs))
 
 
 def moment_json(moment: Moment) -> dict[str, Any]:

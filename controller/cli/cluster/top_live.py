@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 import select
-import signal
-import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from typing import Any, Final, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
 
 from cotenant.controller.cli.cluster.top_screen import Asks, TopScreen
+from cotenant.controller.cli.frame.keys import reading_keys
 from cotenant.controller.present.screen import is_terminal
 from cotenant.controller.present.top_page import Moment
 
@@ -38,22 +37,17 @@ def run(asks: Asks, first: Moment, every_s: float, console: Console, typed: Text
     Args:
         typed: where keys come from; where it is no terminal there are none.
     """
-    woken, wake = os.pipe()
-    with ExitStack() as stack:
-        for descriptor in (woken, wake):
-            os.set_blocking(descriptor, False)
-            stack.callback(os.close, descriptor)
+    keys = typed.fileno() if is_terminal(typed) else -1
+    with reading_keys(keys, tty.setcbreak) as woken, ExitStack() as stack:
         thread = ThreadPoolExecutor(max_workers=1)
         stack.callback(thread.shutdown, cancel_futures=True)
 
         def submit(question: Callable[[], Any]) -> Future[Any]:
             future = thread.submit(question)
-            future.add_done_callback(lambda _: _end_wait(wake))
+            future.add_done_callback(lambda _: woken.wake())
             return future
 
         screen = TopScreen(asks, first, submit)
-        before = signal.signal(signal.SIGWINCH, lambda *_: _end_wait(wake))
-        stack.callback(signal.signal, signal.SIGWINCH, before)
         drawn = stack.enter_context(
             Live(
                 console=console,
@@ -62,10 +56,7 @@ def run(asks: Asks, first: Moment, every_s: float, console: Console, typed: Text
                 get_renderable=lambda: Group(*screen.lines(*console.size)),
             )
         )
-        sources = [woken]
-        if is_terminal(typed):
-            stack.enter_context(reading(typed))
-            sources.append(typed.fileno())
+        sources = [woken.fd, *([keys] if keys >= 0 else [])]
         look_s = time.monotonic() + every_s
         while not screen.is_over:
             if time.monotonic() >= look_s:
@@ -74,33 +65,17 @@ def run(asks: Asks, first: Moment, every_s: float, console: Console, typed: Text
             screen.take_answers()
             drawn.refresh()
             ready, _, _ = select.select(sources, [], [], max(0.0, look_s - time.monotonic()))
-            if woken in ready:
-                os.read(woken, READ_BYTES)
-            if ready and ready != [woken]:
-                sent = os.read(typed.fileno(), READ_BYTES)
+            if woken.fd in ready:
+                os.read(woken.fd, READ_BYTES)
+            if keys in ready:
+                sent = os.read(keys, READ_BYTES)
                 if not sent:
                     return  # The terminal is gone.
                 for key in keys_of(sent.decode(typed.encoding, errors="replace")):
                     screen.press(key)
 
 
-def _end_wait(wake: int) -> None:
-    with suppress(BlockingIOError):  # As many as there is room for are told already.
-        os.write(wake, b".")
-
-
 def keys_of(sent: str) -> list[str]:
     """The keys of what a terminal has sent: a printed character is its own name; others are left out."""
     found = (NAMES.get(each, each) for each in _SENT.findall(sent))
     return [each for each in found if each.isprintable()]
-
-
-@contextmanager
-def reading(terminal: TextIO) -> Iterator[None]:
-    """Keys come as they are pressed, and are not shown; Ctrl-C still interrupts."""
-    before = termios.tcgetattr(terminal)
-    try:
-        tty.setcbreak(terminal)
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -7,23 +7,19 @@ Rule: it ends what it has started, by pid, whatever happens.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from cotenant.controller.cli.frame import daemons
+from cotenant.controller.cli.frame.daemons import DaemonProcess
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.wire import clients as wire
 
 READY_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 15.0
 ASK_WITHIN_S = 5.0
 JOBS_END_WITHIN_S = 20.0
 
@@ -56,22 +52,27 @@ class PrivateCluster:
         self.profile_s = profile_s
         self._devices, self._slot_memory_mib = devices, slot_memory_mib
         self._stop_deadline_s = stop_deadline_s
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._daemons: list[DaemonProcess] = []
 
     def __enter__(self) -> PrivateCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            deadline = f"policy.stop_deadline_s={self._stop_deadline_s}"
-            profile = f"profiler.seconds={self.profile_s}"
-            # Nobody asks when jobs end here, and working it out would take time from them.
-            self._start("controller", deadline, profile, "controller.eta_share=0")
-            self._start(
-                "agent",
-                f"agent.devices={self._devices}",
-                f"agent.slot_memory_mib={self._slot_memory_mib}",
-                "agent.heartbeat_s=0.5",
-                f"checkpoint.root={self.checkpoints}",
-            )
+            for_controller = {
+                "controller.endpoint": self.endpoint,
+                "policy.stop_deadline_s": self._stop_deadline_s,
+                "profiler.seconds": self.profile_s,
+                # Nobody asks when jobs end here, and working it out would take time from them.
+                "controller.eta_share": 0,
+            }
+            self._start("controller", for_controller)
+            for_agent = {
+                "agent.controller": self.endpoint,
+                "agent.devices": self._devices,
+                "agent.slot_memory_mib": self._slot_memory_mib,
+                "agent.heartbeat_s": 0.5,
+                "checkpoint.root": self.checkpoints,
+            }
+            self._start("agent", for_agent)
         except BaseException:
             self.close()
             raise
@@ -110,53 +111,28 @@ class PrivateCluster:
                 client.ask(wire.ChangeJobs(verb="cancel", job_ids=left))
                 client.ask(wire.WaitJobs(job_ids=left, timeout_s=JOBS_END_WITHIN_S))
 
-    def _start(self, part: str, *settings: str) -> None:
-        flag = "--endpoint" if part == "controller" else "--controller"
-        command = [sys.executable, "-m", f"cotenant.{part}", flag, self.endpoint]
-        command += ["--state-dir", str(self.folder / part)]
-        for setting in settings:
-            command += ["--set", setting]
+    def _start(self, part: str, flags: Mapping[str, object]) -> None:
         log_path = self.folder / f"{part}.log"
+        own = {f"{part}.state_dir": self.folder / part, **flags}
         with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
-        self._processes.append(process)
-        _await_ready(process, part, log_path)
+            daemon = DaemonProcess(daemons.command_line(f"cotenant.{part}", own), log=log)
+        self._daemons.append(daemon)
+
+        def is_decided() -> bool:
+            return daemon.is_ready or daemon.process.poll() is not None
+
+        if not daemons.wait_until(is_decided, READY_TIMEOUT_S):
+            late = f"the {part} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_path}"
+            raise ProcessStartFailed(late)
+        if not daemon.is_ready:
+            tail = log_path.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+            raise ProcessStartFailed(f"the {part} ended at once; the last it said: {tail[0]}")
 
     def close(self) -> None:
         """Agent first, controller last; it kills what does not leave in time."""
-        for process in reversed(self._processes):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(STOP_TIMEOUT_S)
-            if process.stdout is not None:
-                process.stdout.close()
-        self._processes.clear()
-
-
-def _await_ready(process: subprocess.Popen[bytes], part: str, log_path: Path) -> None:
-    """Wait for the ready line, the end of the process, or the deadline."""
-    assert process.stdout is not None
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    heard = b""
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(process.stdout, selectors.EVENT_READ)
-        while b"ready" not in heard:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not waiting.select(left_s):
-                raise ProcessStartFailed(
-                    f"the {part} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_path}"
-                )
-            chunk = os.read(process.stdout.fileno(), 4096)
-            if not chunk:
-                tail = log_path.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-                raise ProcessStartFailed(f"the {part} ended at once; the last it said: {tail[0]}")
-            heard += chunk
+        for daemon in reversed(self._daemons):
+            daemon.end()
+        self._daemons.clear()
 
 
 class TooSlow(Exception):

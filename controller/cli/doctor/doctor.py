@@ -17,14 +17,7 @@ from cotenant.controller.cli.doctor.check import Check, CheckFunction, CheckResu
 from cotenant.controller.cli.doctor.facts import Facts
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, Listing, show_listing
 from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.domain import texts
 from cotenant.controller.present.problem import FAILED, OK
@@ -65,8 +58,7 @@ CHECKS: Final[tuple[CheckFunction, ...]] = (
 
 def doctor(
     strict: Annotated[bool, option("--strict", help="Exit code 1 for a warning, too.")] = False,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> int:
     """Check what works on this machine, what does not, and what to do. Exit code 1 if anything fails.
@@ -79,20 +71,12 @@ def doctor(
       cotenant doctor --strict -o json > /dev/null || echo see to $(hostname)
       cotenant doctor -o json | jq '.checks[] | select(.verdict != "ok")'
     """
-    form = chosen_format(output, as_json)
     checks = run_all(Facts(loaded_settings(endpoint), endpoint))
     if form in ("table", "wide"):
         say(page(texts.escape_texts(checks), whole=form == "wide"))
     else:
-        listing = Listing(
-            noun="check",
-            rows=checks,
-            as_json=msgspec.structs.asdict,
-            identity=lambda c: c.name,
-            columns=(),
-            extra={"verdict": worst(checks)},
-        )
-        show_listing(listing, form)
+        listing = Listing(noun="check", as_json=msgspec.structs.asdict, identity=lambda c: c.name)
+        show_listing(listing.fill(checks, verdict=worst(checks)), form)
     return FAILED if worst(checks) in (("fail", "warn") if strict else ("fail",)) else OK
 
 

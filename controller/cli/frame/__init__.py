@@ -1,1 +1,1 @@
-"""What every verb shares: asking the controller, and printing tables, errors and help pages."""
+"""What every verb shares: asking the controller, printing tables and errors, help pages, daemons, keys."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -47,6 +47,14 @@ def option(*flags: str, **more: Any) -> Declared:
 
 def argument(**more: Any) -> Declared:
     return Declared(**more)
+
+
+class Made(NamedTuple):
+    """What stands beside a type in `Annotated` whose value is made of several options."""
+
+    make: Callable[..., Any]
+    of: Mapping[str, tuple[Any, Any]]
+    """By the name of a parameter of `make`: the option's annotation, and its default."""
 
 
 def parameter(name: str, annotation: Any, default: Any) -> click.Parameter:
@@ -240,22 +248,24 @@ def _print_help() -> None:
 
 def _read(function: Function) -> dict[str, Any]:
     """What click needs to know of a function."""
-    takes = inspect.signature(function, eval_str=True).parameters.values()
-    wants_context = [each.name for each in takes if each.annotation is click.Context]
+    context, made, params = [], {}, []
+    for each in inspect.signature(function, eval_str=True).parameters.values():
+        declared = get_args(each.annotation)[-1:]
+        if each.annotation is click.Context:
+            context.append(each.name)
+        elif declared and isinstance(declared[0], Made):
+            made[each.name] = declared[0]
+            params += [parameter(name, *one) for name, one in declared[0].of.items()]
+        else:
+            params.append(parameter(each.name, each.annotation, each.default))
 
     def call(**given: Any) -> int | None:
-        given.update(dict.fromkeys(wants_context, click.get_current_context()))
-        return function(**{key: list(it) if isinstance(it, tuple) else it for key, it in given.items()})
+        given = {key: list(it) if isinstance(it, tuple) else it for key, it in given.items()}
+        for name, one in made.items():
+            given[name] = one.make(**{part: given.pop(part) for part in one.of})
+        return function(**given, **dict.fromkeys(context, click.get_current_context()))
 
-    return {
-        "callback": call,
-        "params": [
-            parameter(each.name, each.annotation, each.default)
-            for each in takes
-            if each.name not in wants_context
-        ],
-        "help": _help_with_examples(function.__doc__ or ""),
-    }
+    return {"callback": call, "params": params, "help": _help_with_examples(function.__doc__ or "")}
 
 
 def _help_with_examples(doc: str) -> str:

@@ -1,8 +1,7 @@
-"""The connection to the controller, for every verb that has a question, and for a shell that completes a
-word.
+"""What a shell can complete from a running controller.
 
-Rule: only this module turns what the client may raise into a `Problem`. Completing never shows an error and
-never takes long: a controller that does not answer at once completes nothing.
+Rule: it never shows an error and never takes long: a controller that does not answer at once completes
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import clients as wire
 
 ANSWER_WITHIN_S: Final = 1.0
-# --- What can be completed from a running controller ------------------------------------------------
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:

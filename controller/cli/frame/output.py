@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from cotenant.controller.cli.frame.command import option
+from cotenant.controller.cli.frame.command import Made, option
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
@@ -33,33 +33,7 @@ FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "jsonl", "id")
 DEL: Final = b"\x7f"
 """The one hidden character of ASCII that JSON leaves as it is."""
 LIST_FORMATS: Final[tuple[Format, ...]] = (*FORMATS, "csv")
-PAST_FORMATS: Final[tuple[Format, ...]] = (*LIST_FORMATS, "parquet")
 
-
-def complete_format(incomplete: str) -> list[str]:
-    return [each for each in FORMATS if each.startswith(incomplete)]
-
-
-def complete_list_format(incomplete: str) -> list[str]:
-    return [each for each in LIST_FORMATS if each.startswith(incomplete)]
-
-
-def complete_past_format(incomplete: str) -> list[str]:
-    return [each for each in PAST_FORMATS if each.startswith(incomplete)]
-
-
-OutputFlag = Annotated[
-    str | None,
-    option("-o", "--output", metavar="|".join(FORMATS), help="Format.", complete=complete_format),
-]
-ListOutputFlag = Annotated[
-    str | None,
-    option("-o", "--output", metavar="|".join(LIST_FORMATS), help="Format.", complete=complete_list_format),
-]
-PastOutputFlag = Annotated[
-    str | None,
-    option("-o", "--output", metavar="|".join(PAST_FORMATS), help="Format.", complete=complete_past_format),
-]
 JsonFlag = Annotated[bool, option("--json", help="The same as -o json.")]
 EndpointFlag = Annotated[
     str | None,
@@ -67,7 +41,7 @@ EndpointFlag = Annotated[
 ]
 
 
-def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...] = FORMATS) -> Format:
+def chosen_format(output: str | None, as_json: bool, formats: Sequence[Format]) -> Format:
     """The format asked for.
 
     Raises:
@@ -75,7 +49,7 @@ def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...]
     """
     if as_json and output not in (None, "json"):
         raise Problem("usage", f"--json and -o {output} contradict each other", "leave one out")
-    if as_json or output == "json":
+    if as_json:
         return "json"
     for known in formats:
         if output == known:
@@ -85,28 +59,49 @@ def chosen_format(output: str | None, as_json: bool, formats: tuple[Format, ...]
     return "table"
 
 
+def output_flag(formats: Sequence[Format]) -> Any:
+    def complete(incomplete: str) -> list[str]:
+        return [each for each in formats if each.startswith(incomplete)]
+
+    more = {"metavar": "|".join(formats), "help": "Format.", "complete": complete}
+    return Annotated[str | None, option("-o", "--output", **more)]
+
+
+def _made_of(formats: Sequence[Format]) -> Made:
+    make = partial(chosen_format, formats=formats)
+    return Made(make, {"output": (output_flag(formats), None), "as_json": (JsonFlag, False)})
+
+
+FormFlag = Annotated[Format, _made_of(FORMATS)]
+ListFormFlag = Annotated[Format, _made_of(LIST_FORMATS)]
+"""-o FORMAT, and --json for one of them."""
+
+
 def whole_number(flag: str, text: str, at_most: int) -> int:
     """The whole number that the text of a flag states, `at_most` if it is larger. Raises Problem."""
     return min(value_of(flag, text, count), at_most)
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """Several things of one kind, ready for every format."""
+    """How things of one kind are listed, in every format; and those that are."""
 
     noun: str
     """Singular; the schema of each item is `noun/1`."""
     plural: str = ""
     """If it is not `nouns`; the whole has this key, and the schema `nouns/1`."""
-    rows: Sequence[Any]
     as_json: Callable[[Any], dict[str, Any]] | None = None
     """A row as JSON, without its schema. None: rows are views from the controller, printed as they came."""
     identity: Callable[[Any], str]
-    columns: Sequence[Column]
+    columns: Sequence[Column] = ()
     wide_columns: Sequence[Column] = ()
-    extra: dict[str, Any] = {}
-    """Further fields of the whole."""
     nothing: str = ""
     """What a person reads where there are no rows."""
+    rows: Sequence[Any] = ()
+    extra: dict[str, Any] = {}
+    """Further fields of the whole."""
+
+    def fill(self, rows: Sequence[Any], *, nothing: str = "", **extra: Any) -> Listing:
+        return msgspec.structs.replace(self, rows=rows, nothing=nothing or self.nothing, extra=extra)
 
 
 def show_listing(listing: Listing, form: Format) -> None:
@@ -118,10 +113,12 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
     columns."""
     first = next(pages)
     parts = chain((first,), pages)
-    if form in ("id", "jsonl"):
+    if form == "id":
         for part in parts:
-            as_line = partial(_identity_line, part) if form == "id" else partial(_json_line, part)
-            write_lines([as_line(row) for row in part.rows])
+            write_lines([texts.one_line(part.identity(row)) for row in part.rows])
+    elif form == "jsonl":
+        for part in parts:
+            write_lines([json_text(item(part, row)) for row in part.rows])
     elif form == "json":
         _write_json_pages(first, parts)
     elif form == "csv":
@@ -134,14 +131,6 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
         table = screen.Table(columns, None if wide else screen.terminal_width())
         for part in parts:
             screen.say("\n".join(table.lines(part.rows)), flush=True)
-
-
-def _identity_line(listing: Listing, row: Any) -> str:
-    return texts.one_line(listing.identity(row))
-
-
-def _json_line(listing: Listing, row: Any) -> str:
-    return json_text(item(listing, row))
 
 
 def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:

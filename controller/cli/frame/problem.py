@@ -1,9 +1,6 @@
-"""What else ends a verb early: the command line is wrong (and which help there is to try), or the verb was
-asked to end, by Ctrl-C or by SIGTERM (`timeout`, a service manager, a shutdown).
+"""The command line is wrong: what is, what may have been meant, and which help there is to try.
 
 Rule: what click found is read from its exceptions' fields. Its own sentence is kept only where there is none.
-Both signals unwind what is under way in the same way, as KeyboardInterrupt, so that no child and no half of a
-file stays behind; only the exit code says which of them it was.
 """
 
 from __future__ import annotations

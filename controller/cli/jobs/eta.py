@@ -6,15 +6,7 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.completing import complete_job
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, Format, FormFlag, Listing, show_listing
 from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import screen
@@ -25,6 +17,9 @@ from cotenant.controller.present.units import NONE
 from cotenant.controller.wire import clients as wire
 
 SCORE: Final = "score"
+ETAS: Final = Listing(
+    noun="eta", identity=lambda each: each.job_id, columns=COLUMNS, wide_columns=WIDE_COLUMNS
+)
 
 
 def eta(
@@ -32,8 +27,7 @@ def eta(
         list[str] | None,
         argument(metavar="[JOB...|score]", help="Only these; score: how good it was.", complete=complete_job),
     ] = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """Show when jobs start and end: nine in ten end after EARLY, half before LIKELY, nine in ten before LATE.
@@ -49,7 +43,6 @@ def eta(
       cotenant eta score
       cotenant eta -o json | jq '.etas[] | {job, finish}'
     """
-    form = chosen_format(output, as_json)
     words = jobs or []
     if SCORE in words and len(words) > 1:
         raise Problem("usage", "score is asked for alone", "cotenant eta score")
@@ -58,39 +51,15 @@ def eta(
         reply = client.ask(wire.ListEtas(job_ids=asked))
     if SCORE in words:
         show_scores(reply, form)
-    else:
-        show_etas(reply, form, nothing="none of them waits or runs" if asked else "no job waits or runs")
-
-
-def show_etas(reply: wire.Etas, form: Format, nothing: str) -> None:
-    show_listing(
-        Listing(
-            noun="eta",
-            rows=reply.etas,
-            identity=lambda each: each.job_id,
-            columns=COLUMNS,
-            wide_columns=WIDE_COLUMNS,
-            extra={"now": reply.now},
-            nothing=nothing,
-        ),
-        form,
-    )
+        return
+    nothing = "none of them waits or runs" if asked else "no job waits or runs"
+    show_listing(ETAS.fill(reply.etas, nothing=nothing, now=reply.now), form)
     if form in ("table", "wide") and reply.etas:
         screen.hint(hits(reply.etas[0]))
 
 
 def show_scores(reply: wire.Etas, form: Format) -> None:
-    show_listing(
-        Listing(
-            noun="eta-score",
-            rows=reply.scores,
-            identity=lambda each: f"{each.policy}\t{each.kind}",
-            columns=SCORE_COLUMNS,
-            extra={"now": reply.now, "promises": reply.promises},
-            nothing="nothing was told yet",
-        ),
-        form,
-    )
+    show_listing(SCORES.fill(reply.scores, now=reply.now, promises=reply.promises), form)
     counts = reply.promises
     if form in ("table", "wide") and counts is not None and counts.kept + counts.broken + counts.open:
         screen.hint(
@@ -99,20 +68,23 @@ def show_scores(reply: wire.Etas, form: Format) -> None:
         )
 
 
-def _share(value: float | None) -> str:
-    return NONE if value is None else f"{value:.0%}"
+def _share(value: float | None, form: str = ".0%") -> str:
+    return NONE if value is None else format(value, form)
 
 
-SCORE_COLUMNS: Final = (
-    Column("POLICY", lambda s: s.policy),
-    Column("TOLD AT", lambda s: s.kind),
-    Column("COUNTED", lambda s: str(s.predictions), right=True),
-    Column("UNCALIBRATED", lambda s: str(s.uncalibrated), right=True),
-    Column("HELD", lambda s: _share(s.coverage_80), right=True),
-    Column("LAST 100", lambda s: _share(s.hit_rate_100), right=True),
-    Column("BIAS", lambda s: _share(s.median_bias), right=True),
-    Column("ERROR", lambda s: _share(s.median_abs_error), right=True),
-    Column(
-        "WIDTH/JCT", lambda s: NONE if s.width_over_jct is None else f"{s.width_over_jct:.2f}", right=True
+SCORES: Final = Listing(
+    noun="eta-score",
+    identity=lambda each: f"{each.policy}\t{each.kind}",
+    columns=(
+        Column("POLICY", lambda s: s.policy),
+        Column("TOLD AT", lambda s: s.kind),
+        Column("COUNTED", lambda s: str(s.predictions), right=True),
+        Column("UNCALIBRATED", lambda s: str(s.uncalibrated), right=True),
+        Column("HELD", lambda s: _share(s.coverage_80), right=True),
+        Column("LAST 100", lambda s: _share(s.hit_rate_100), right=True),
+        Column("BIAS", lambda s: _share(s.median_bias), right=True),
+        Column("ERROR", lambda s: _share(s.median_abs_error), right=True),
+        Column("WIDTH/JCT", lambda s: _share(s.width_over_jct, ".2f"), right=True),
     ),
+    nothing="nothing was told yet",
 )

@@ -7,18 +7,9 @@ from typing import Annotated, Final
 
 from msgspec import structs
 
-from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import (
-    PAST_FORMATS,
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    PastOutputFlag,
-    chosen_format,
-    show_pages,
-    whole_number,
-)
-from cotenant.controller.cli.jobs.queue import LIMIT_MAX, states_of, tell_rest
+from cotenant.controller.cli.frame import output
+from cotenant.controller.cli.frame.command import Made, option
+from cotenant.controller.cli.jobs import queue
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.pages import PAGE
@@ -38,22 +29,44 @@ SinceFlag = Annotated[
     str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
 ]
 
+PAST_FORMATS: Final[tuple[output.Format, ...]] = (*output.LIST_FORMATS, "parquet")
+
+
+def _target(output_as: str | None, out: str, as_json: bool) -> tuple[output.Format, str]:
+    """The format, and where to. Raises Problem."""
+    form = output.chosen_format(output_as, as_json, PAST_FORMATS)
+    if bool(out) != (form == "parquet"):
+        raise Problem(
+            "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
+        )
+    return form, out
+
+
+FileFlag = Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")]
+TargetFlags = Annotated[
+    tuple[output.Format, str],
+    Made(
+        _target,
+        {
+            "output_as": (output.output_flag(PAST_FORMATS), None),
+            "out": (FileFlag, ""),
+            "as_json": (output.JsonFlag, False),
+        },
+    ),
+]
+
 
 def history(
-    jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
+    jobs: queue.OnlyArgument = None,
     since: SinceFlag = "",
-    user: Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
+    user: queue.UserFlag = "",
     state: Annotated[
         str, option("-t", "--state", metavar="STATE,...", help="Only these: done, failed, cancelled.")
     ] = "",
-    mine: Annotated[bool, option("-m", "--mine", help="Only yours.")] = False,
-    limit: Annotated[
-        str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
-    ] = "1000000",
-    output: PastOutputFlag = None,
-    out: Annotated[str, option("--out", metavar="FILE", help="Where -o parquet writes.")] = "",
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    mine: queue.MineFlag = False,
+    limit: queue.LimitFlag = "1000000",
+    target: TargetFlags = ("table", ""),
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Jobs that have ended: how, after how many attempts, how long they waited, what they used.
 
@@ -67,17 +80,13 @@ def history(
       cotenant history --since 30d -o csv > jobs.csv
       cotenant history -o parquet --out jobs.parquet
     """
-    form = chosen_format(output, as_json, PAST_FORMATS)
-    if bool(out) != (form == "parquet"):
-        raise Problem(
-            "usage", "-o parquet and --out FILE go together", "other formats go to a file with > FILE"
-        )
+    form, out = target
     request = wire.ListPastJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),
         user=user_name() if mine else user,
-        states=states_of(state, is_ended=True),
-        limit=whole_number("--limit", limit, LIMIT_MAX),
+        states=queue.states_of(state, is_ended=True),
+        limit=output.whole_number("--limit", limit, queue.LIMIT_MAX),
     )
     left_out = forgotten = 0
     with asking(endpoint, from_journal=True) as client:
@@ -87,16 +96,16 @@ def history(
             write_parquet(pages(client, request), out)
             return
 
-        def listings() -> Iterator[Listing]:
+        def listings() -> Iterator[output.Listing]:
             nonlocal left_out, forgotten
             for reply in pages(client, request):
                 left_out, forgotten = reply.more, reply.forgotten_jobs
                 shown = listing(reply)
                 yield structs.replace(shown, as_json=past_row) if form == "csv" else shown
 
-        show_pages(listings(), form)
+        output.show_pages(listings(), form)
     if form in ("table", "wide"):
-        tell_rest(left_out, forgotten)
+        queue.tell_rest(left_out, forgotten)
 
 
 def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]:
@@ -110,21 +119,16 @@ def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]
     yield reply
 
 
-def listing(reply: wire.PastJobs) -> Listing:
-    return Listing(
+def listing(reply: wire.PastJobs) -> output.Listing:
+    made = output.Listing(
         noun="past-job",
-        rows=reply.jobs,
         identity=lambda job: job.job_id,
         columns=add_values(COLUMNS, reply.jobs),
         wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
-        extra={
-            "now": reply.now,
-            "since": reply.since,
-            "more": reply.more,
-            "forgotten_jobs": reply.forgotten_jobs,
-        },
         nothing="no job has ended" + (" since then" if reply.since else ""),
     )
+    about = {name: getattr(reply, name) for name in ("now", "since", "more", "forgotten_jobs")}
+    return made.fill(reply.jobs, **about)
 
 
 COLUMNS: Final = (

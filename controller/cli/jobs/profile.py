@@ -11,28 +11,17 @@ from typing import Annotated, Final
 
 import click
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import Group, argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-    show_one,
-    write_json,
-)
 from cotenant.controller.cli.jobs import profile_view
 from cotenant.controller.cli.jobs.run import ensure_controller
-from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
+from cotenant.controller.cli.jobs.submit import JobFlags, prepare_request
 from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.client.profile_series import SeriesRun, plan_series
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import FAILED, OK, Problem
-from cotenant.controller.submission.options import Options
 from cotenant.controller.wire import clients as wire
 
 MEASURE: Final = "measure"
@@ -60,13 +49,13 @@ def profile() -> None:
 
 
 @profile.part(MEASURE, passes_words=True)
-@takes_job_flags
 def measure(
-    flags: Options,
     command: Annotated[list[str] | None, argument(metavar="[--] CMD...", help="What to measure.")] = None,
     form: Annotated[str | None, option("-o", metavar="table|json", help="Format of the result.")] = None,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    as_json: output.JsonFlag = False,
+    endpoint: output.EndpointFlag = None,
+    *,
+    flags: JobFlags,
 ) -> int:
     """Measure a command on 1, 2, 4, ... devices of a host, then over two hosts.
 
@@ -91,7 +80,7 @@ def measure(
         completed = run.to_the_end()
         results = run.results()
     if as_json or form == "json":
-        write_json(profile_view.series_json(plan, results))
+        output.write_json(profile_view.series_json(plan, results))
     else:
         screen.say(profile_view.series_table(results))
         screen.tell(plan.account(results))
@@ -101,40 +90,34 @@ def measure(
 
 
 @profile.part("list")
-def list_profiles(
-    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def list_profiles(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """What is kept of jobs: a line for all that differ only in the numbers of their commands.
 
     -o wide has a line for each command, code, configuration and device type.
     """
-    form = chosen_format(output, as_json)
     reply = _known_profiles(endpoint)
     _show_profiles(reply, reply.profiles, form)
 
 
-def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile], form: Format) -> None:
+def _show_profiles(reply: wire.KnownProfiles, rows: Sequence[wire.KnownProfile], form: output.Format) -> None:
     is_table = form == "table"
-    listing = Listing(
+    listing = output.Listing(
         noun="known-profile",
-        rows=profile_view.families_of(rows) if is_table else rows,
         identity=lambda each: each.key,
         columns=profile_view.FAMILY_COLUMNS if is_table else profile_view.KNOWN_COLUMNS,
-        extra={"more": reply.more, "profile_s": reply.profile_s},
         nothing="no profiles are kept yet",
     )
-    show_listing(listing, form)
+    shown = profile_view.families_of(rows) if is_table else rows
+    output.show_listing(listing.fill(shown, more=reply.more, profile_s=reply.profile_s), form)
 
 
 @profile.part("show")
 def show_profile(
     key: Annotated[str, argument(metavar="KEY", help="As `cotenant profile list` shows it.")],
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    form: output.FormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Show a kept profile: its points, and every indicator with its source; of a family, each command."""
-    form = chosen_format(output, as_json)
     reply = _known_profiles(endpoint)
     found = [each for each in reply.profiles if each.key.startswith(key)]
     family = [each for each in reply.profiles if each.family.startswith(key)]
@@ -147,7 +130,7 @@ def show_profile(
             "`cotenant profile list` shows them",
         )
     one: wire.KnownProfile = found[0]
-    show_one(form, one, one.key, one, profile_view.known_page)
+    output.show_one(form, one, one.key, one, profile_view.known_page)
 
 
 @profile.part("forget")
@@ -157,7 +140,7 @@ def forget(
         argument(metavar="KEY", help="As `cotenant profile list` shows them."),
     ] = None,
     everything: Annotated[bool, option("--all", help="All that are yours (an admin: all).")] = False,
-    endpoint: EndpointFlag = None,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Forget profiles that are kept: the next job of the kind is measured anew."""
     if bool(keys) == everything:

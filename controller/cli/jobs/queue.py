@@ -8,18 +8,8 @@ from typing import Annotated, Final, NoReturn
 
 from msgspec import structs
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import (
-    LIST_FORMATS,
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    Listing,
-    ListOutputFlag,
-    chosen_format,
-    show_pages,
-    whole_number,
-)
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.client.pages import PAGE, pages
@@ -35,6 +25,7 @@ WATCH_TIMEOUT_S: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
 """Home, and an empty screen."""
 
+OnlyArgument = Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")]
 AllFlag = Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")]
 EndedFlag = Annotated[bool, option("--ended", help="Only jobs that have ended, the newest first.")]
 NameFlag = Annotated[str, option("--name", metavar="TEXT", help="Only those with this in their names.")]
@@ -58,7 +49,7 @@ EveryFlag = Annotated[
 
 
 def queue(
-    jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
+    jobs: OnlyArgument = None,
     everything: AllFlag = False,
     ended: EndedFlag = False,
     user: UserFlag = "",
@@ -69,9 +60,8 @@ def queue(
     fold: FoldFlag = None,
     watch: WatchFlag = False,
     every: EveryFlag = 2.0,
-    output: ListOutputFlag = None,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    form: output.ListFormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """List the jobs that run and those that wait, and why.
 
@@ -93,7 +83,6 @@ def queue(
         from cotenant.controller.submission.recording import user_name
 
         user = user_name()
-    form = chosen_format(output, as_json, LIST_FORMATS)
     request = wire.ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
@@ -102,7 +91,7 @@ def queue(
         ended=ended,
         name=name,
         fold=fold if fold is not None else form in ("table", "wide") and not jobs,
-        limit=whole_number("--limit", limit, LIMIT_MAX),
+        limit=output.whole_number("--limit", limit, LIMIT_MAX),
         brief=form in ("table", "id"),
     )
     if watch:
@@ -113,19 +102,19 @@ def queue(
     show_jobs(request, form, endpoint)
 
 
-def show_jobs(request: wire.ListJobs, form: Format, endpoint: str | None) -> None:
+def show_jobs(request: wire.ListJobs, form: output.Format, endpoint: str | None) -> None:
     """Page by page, and below a table what is not in it."""
     some_wait, left_out, forgotten = False, 0, 0
     with asking(endpoint, from_journal=True) as client:
 
-        def listings() -> Iterator[Listing]:
+        def listings() -> Iterator[output.Listing]:
             nonlocal some_wait, left_out, forgotten
             for reply in pages(client, request):
                 some_wait |= any(job.phase in WAITING for job in reply.jobs)
                 left_out, forgotten = reply.more, reply.forgotten_jobs
                 yield listing(reply, request)
 
-        show_pages(listings(), form)
+        output.show_pages(listings(), form)
     if form in ("table", "wide"):
         tell_rest(left_out, forgotten, "row" if request.fold else "job")
     if form == "table" and some_wait:
@@ -141,7 +130,7 @@ def tell_rest(left_out: int, forgotten: int, noun: str = "job") -> None:
         screen.tell(f"{older} in no list (controller.keep_ended): `show` and `logs` answer by number")
 
 
-def watched_page(client: Client, request: wire.ListJobs, form: Format) -> str:
+def watched_page(client: Client, request: wire.ListJobs, form: output.Format) -> str:
     """The first page, as it is now."""
     reply = client.ask(structs.replace(request, page=PAGE), WATCH_TIMEOUT_S)
     found = listing(reply, request)
@@ -190,19 +179,18 @@ def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
     return tuple(map(Phase, words))
 
 
-def listing(reply: wire.Jobs, request: wire.ListJobs) -> Listing:
+def listing(reply: wire.Jobs, request: wire.ListJobs) -> output.Listing:
     several = len({job.user for job in reply.jobs}) > 1 or bool(reply.next or reply.next_before)
     columns = ENDED_COLUMNS if request.ended else COLUMNS
-    return Listing(
+    made = output.Listing(
         noun="job",
-        rows=reply.jobs,
         identity=lambda job: job.job_id,
         # With more to come, others' jobs may be among them.
         columns=[column for column in add_values(columns, reply.jobs) if column.title != "USER" or several],
         wide_columns=add_values(WIDE_COLUMNS, reply.jobs),
-        extra={"now": reply.now, "more": reply.more},
         nothing=nothing_of(request),
     )
+    return made.fill(reply.jobs, now=reply.now, more=reply.more)
 
 
 def nothing_of(request: wire.ListJobs) -> str:

@@ -9,18 +9,8 @@ from typing import Annotated, Final
 
 import click
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_change,
-    show_listing,
-    whole_number,
-    write_json,
-)
 from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import HostId
 from cotenant.controller.present import screen
@@ -53,8 +43,8 @@ def reserve(
     user: Annotated[str, option("--user", metavar="NAME", help="For somebody else (admins).")] = "",
     gpu_type: Annotated[str, option("--gpu-type", metavar="TYPE", help="Of this type only.")] = "",
     host: Annotated[str, option("--host", metavar="HOST", help="On this host only.")] = "",
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    as_json: output.JsonFlag = False,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Reserve devices for your jobs, from a time on for so long. Alone: the list.
 
@@ -72,13 +62,13 @@ def reserve(
     if context.invoked_subcommand is not None:
         return
     if not from_time and not length:
-        list_reservations(as_json=as_json, endpoint=endpoint)
+        list_reservations("json" if as_json else "table", endpoint)
         return
     if every not in REPEATS:
         raise Problem("usage", f"--every must be day or week, got {every!r}")
     from_unix_s = value_of("--from", from_time, lambda text: begin_moment(text).timestamp())
     request = wire.ReserveDevices(
-        gpus=whole_number("--gpus", gpus, GPUS_MAX),
+        gpus=output.whole_number("--gpus", gpus, GPUS_MAX),
         from_unix_s=from_unix_s,
         length_s=value_of("--for", length, duration_s),
         every=REPEATS[every],
@@ -91,7 +81,7 @@ def reserve(
     with asking(endpoint) as client:
         made = client.ask(request).reservation
     if as_json:
-        write_json(made)
+        output.write_json(made)
         return
     screen.say(f"{made.reservation_id}: {_when(made)}, {', '.join(made.devices)}, for {made.user}")
     if note := _clock_change(made):
@@ -99,9 +89,7 @@ def reserve(
 
 
 @reserve.part("list")
-def list_reservations(
-    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def list_reservations(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """The reservations that are not over, the first to begin first.
 
     For example:
@@ -109,27 +97,16 @@ def list_reservations(
       cotenant reserve list
       cotenant reserve list -o json
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListReservations())
-    show_listing(
-        Listing(
-            noun="reservation",
-            rows=reply.reservations,
-            identity=lambda each: each.reservation_id,
-            columns=COLUMNS,
-            extra={"now": reply.now},
-            nothing='nothing is reserved; cotenant reserve -g 1 --from "tomorrow 9:00" --for 3h',
-        ),
-        form,
-    )
+    output.show_listing(RESERVATIONS.fill(reply.reservations, now=reply.now), form)
 
 
 @reserve.part("cancel")
 def cancel(
     reservations: Annotated[list[str], argument(metavar="ID...", help="As `reserve list` has them.")],
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    as_json: output.JsonFlag = False,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """End reservations, those that come again for good. Jobs on their devices go on.
 
@@ -140,7 +117,7 @@ def cancel(
     with asking(endpoint) as client:
         reply = client.ask(wire.CancelReservations(reservation_ids=tuple(reservations)))
     told = {"reservations": reservations}
-    show_change("reserve cancel", told, reply.lines, f"cancelled: {', '.join(reservations)}", as_json)
+    output.show_change("reserve cancel", told, reply.lines, f"cancelled: {', '.join(reservations)}", as_json)
 
 
 def _clock(at: str) -> str:
@@ -173,12 +150,17 @@ def _state(each: wire.ReservationView) -> str:
     return f"now, {', '.join(parts)}{lacking}"
 
 
-COLUMNS: Final = (
-    Column("ID", lambda each: each.reservation_id),
-    Column("USER", lambda each: each.user),
-    Column("FROM", lambda each: _clock(each.from_at)),
-    Column("UNTIL", lambda each: _clock(each.until_at)),
-    Column("EVERY", lambda each: each.every or "-"),
-    Column("STATE", _state),
-    Column("DEVICES", lambda each: ",".join(each.devices) or "-", wraps=True),
+RESERVATIONS: Final = output.Listing(
+    noun="reservation",
+    identity=lambda each: each.reservation_id,
+    columns=(
+        Column("ID", lambda each: each.reservation_id),
+        Column("USER", lambda each: each.user),
+        Column("FROM", lambda each: _clock(each.from_at)),
+        Column("UNTIL", lambda each: _clock(each.until_at)),
+        Column("EVERY", lambda each: each.every or "-"),
+        Column("STATE", _state),
+        Column("DEVICES", lambda each: ",".join(each.devices) or "-", wraps=True),
+    ),
+    nothing='nothing is reserved; cotenant reserve -g 1 --from "tomorrow 9:00" --for 3h',
 )

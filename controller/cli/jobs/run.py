@@ -18,7 +18,6 @@ import re
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +26,11 @@ from typing import Annotated, Final
 import msgspec
 
 from cotenant.controller import domain
+from cotenant.controller.cli.frame import daemons
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.jobs.forwarding import PortPair
-from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
+from cotenant.controller.cli.jobs.submit import JobFlags, prepare_request
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession, window_size
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client, Refusal
@@ -54,9 +54,7 @@ TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "CON
 """What programs on a terminal go by: those of ours."""
 
 
-@takes_job_flags
 def run(
-    flags: Options,
     command: Annotated[
         list[str] | None,
         argument(metavar="[--] CMD...", help="What to run, with its own arguments."),
@@ -66,6 +64,8 @@ def run(
         bool, option("--pty", help="It runs on a terminal, connected to this one.")
     ] = False,
     endpoint: EndpointFlag = None,
+    *,
+    flags: JobFlags,
 ) -> int:
     """Run a command as a job: wait for its turn, show its output, return its exit code.
 
@@ -441,28 +441,16 @@ def start(folder: Path, endpoint: str | None) -> None:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path, endpoint: str | None) -> None:
-    deadline_s = time.monotonic() + START_WITHIN_S
-    while time.monotonic() < deadline_s:
+    def has_joined() -> bool:
         if process.poll() is not None:
             raise Problem(
                 "failed", f"could not start: {last_line(log)}", "try `cotenant up` or `cotenant doctor`"
             )
-        if has_host(endpoint):
-            return
-        time.sleep(LOOK_EVERY_S)
-    raise Problem(
-        "failed", f"no agent within {START_WITHIN_S:.0f} s: {last_line(log)}", "try `cotenant doctor`"
-    )
+        return bool(daemons.joined_hosts(endpoint))
 
-
-def has_host(endpoint: str | None) -> bool:
-    try:
-        with asking(endpoint, timeout_s=2.0) as client:
-            return any(node.state is domain.HostState.OK for node in client.ask(wire.ListNodes()).nodes)
-    except Problem as problem:
-        if problem.code == "unreachable":
-            return False
-        raise
+    if not daemons.wait_until(has_joined, START_WITHIN_S, LOOK_EVERY_S):
+        said = f"no agent within {START_WITHIN_S:.0f} s: {last_line(log)}"
+        raise Problem("failed", said, "try `cotenant doctor`")
 
 
 def last_line(log: Path) -> str:
@@ -476,11 +464,9 @@ def last_line(log: Path) -> str:
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Two `run`s that start together start one controller."""
-    deadline_s = time.monotonic() + START_WITHIN_S
-    while (lock := _take_lock(path)) is None:
-        if time.monotonic() > deadline_s:
-            raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
-        time.sleep(LOOK_EVERY_S)
+    lock = daemons.wait_until(lambda: _take_lock(path), START_WITHIN_S, LOOK_EVERY_S)
+    if lock is None:
+        raise Problem("failed", f"someone else holds {path}", "is another `cotenant run` stuck?")
     try:
         yield
     finally:

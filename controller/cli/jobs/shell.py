@@ -13,7 +13,7 @@ from cotenant.controller.cli.jobs import run
 from cotenant.controller.cli.jobs.forwarding import PortPair, port_pair
 from cotenant.controller.cli.jobs.login_shell import login_shell, shell_of_image
 from cotenant.controller.cli.jobs.show import JobArgument
-from cotenant.controller.cli.jobs.submit import prepare_request, takes_job_flags
+from cotenant.controller.cli.jobs.submit import JobFlags, prepare_request
 from cotenant.controller.cli.jobs.terminal_session import TerminalSession
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.domain import ON_DEVICES, JobId
@@ -21,7 +21,7 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration
 from cotenant.controller.submission.flags import value_of
-from cotenant.controller.submission.options import BY_KEY, Given, Options
+from cotenant.controller.submission.options import BY_KEY, Given
 from cotenant.controller.wire import clients as wire
 
 NOT_OF_SHELLS: Final = (
@@ -38,15 +38,15 @@ ForwardFlag = Annotated[
 ]
 
 
-@takes_job_flags
 def shell(
-    flags: Options,
     command: Annotated[
         list[str] | None,
         argument(metavar="[--] [CMD...]", help="What to run in place of your login shell."),
     ] = None,
     forward: ForwardFlag = None,
     endpoint: EndpointFlag = None,
+    *,
+    flags: JobFlags,
 ) -> int:
     """Wait for a device and open a shell on it, on this terminal.
 

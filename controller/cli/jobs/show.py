@@ -6,15 +6,7 @@ from typing import Annotated
 
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.completing import complete_job
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_one,
-    show_pages,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, Format, FormFlag, show_one, show_pages
 from cotenant.controller.cli.jobs.queue import listing
 from cotenant.controller.client.arrays import ask_of_job, only
 from cotenant.controller.client.asking import asking
@@ -35,9 +27,7 @@ JobArgument = Annotated[
 ]
 
 
-def show(
-    job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def show(job: JobArgument, form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """Everything about one job: what was asked for, where it stands, every attempt. Of an array, a table of
     its tasks, and so of 38_[0-3] or 7,9.
 
@@ -46,7 +36,6 @@ def show(
       cotenant show 7
       cotenant show 7 --json | jq .attempts
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint, from_journal=True) as client:
         reply = ask_of_job(client, lambda job_id: wire.ShowJob(job_id=job_id), job)
         if isinstance(reply, tuple):
@@ -68,9 +57,7 @@ def show_tasks(client: Client, rows: tuple[wire.JobView, ...], words: str, form:
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def explain(
-    job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def explain(job: JobArgument, form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """Why a job waits, runs, shares or was preempted, and how that came about. Of an array, the same for its
     first task that waits, else for one that runs.
 
@@ -78,7 +65,6 @@ def explain(
 
       cotenant explain 7
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint, from_journal=True) as client:
         found = ask_of_job(client, lambda job_id: wire.Explain(job_id=job_id), job)
         if isinstance(found, tuple):

@@ -1,23 +1,21 @@
 """`cotenant submit`: queue a command, a YAML file or a script, and print the job's id; and the job's options
 as flags of `run`, `submit` and `profile`, made from the one table of options.
 
-Rule: a verb says `flags: Options` and gets what was given, parsed and checked; it never lists flags.
+Rule: a verb says `flags: JobFlags` and gets what was given, parsed and checked; it never lists flags.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import click
 import msgspec
 
-from cotenant.controller.cli.frame.command import Declared, argument, option
+from cotenant.controller.cli.frame.command import Declared, Made, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client
@@ -31,59 +29,34 @@ from cotenant.controller.submission.build import Sbatch, Submission, submission
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
-if TYPE_CHECKING:
-    from cotenant.controller.wire import clients as wire
 
-_PREFIX: Final = "job_"
-_CONTAINER: Final = "container"
-
-
-def takes_job_flags(verb: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Replaces the parameter `flags` by one command line option per job option."""
-    own = inspect.signature(verb, eval_str=True)
-    parameters = [each for each in own.parameters.values() if each.name != "flags"]
-    parameters += [_parameter(option) for option in options.OPTIONS]
-    parameters.append(_refused_container())
-
-    @functools.wraps(verb)
-    def command(**given: Any) -> int | None:
-        if given.pop(_CONTAINER) is not None:
-            raise Problem("usage", f"--container: {options.CONTAINERS}")
-        written = {option: given.pop(_PREFIX + option.key) for option in options.OPTIONS}
-        return verb(flags=_read(written), **given)
-
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return command
-
-
-def _parameter(option: options.Option) -> inspect.Parameter:
-    info = Declared(option.flags, metavar=option.metavar or None, help=_sentence(option.help))
+def _flag(option: options.Option) -> tuple[Any, Any]:
+    """A job option as one of the command line: its annotation and default."""
     kind: Any = bool if option.switch else list[str] | None if option.repeat else str | None
-    return inspect.Parameter(
-        _PREFIX + option.key,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=False if option.switch else None,
-        annotation=Annotated[kind, info],
-    )
+    words = option.help[0].upper() + option.help[1:] + "."
+    declared = Declared(option.flags, metavar=option.metavar or None, help=words)
+    return Annotated[kind, declared], False if option.switch else None
 
 
-def _refused_container() -> inspect.Parameter:
-    annotation = Annotated[str | None, Declared(("--container",), hidden=True)]
-    return inspect.Parameter(_CONTAINER, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
-
-
-def _read(written: dict[options.Option, Any]) -> options.Options:
+def _read_flags(container: str | None, **given: Any) -> options.Options:
+    if container is not None:
+        raise Problem("usage", f"--container: {options.CONTAINERS}")
     flags: options.Options = {}
-    for each, value in written.items():
+    for each in options.OPTIONS:
+        value = given[_PREFIX + each.key]
         if value in (None, False, []):
             continue
         texts = ("yes",) if each.switch else tuple(value) if each.repeat else (value,)
         flags[each.key] = options.read(each, texts, each.flag)
     return flags
+
+
+_PREFIX: Final = "job_"
+_REFUSED: Final = {"container": (Annotated[str | None, Declared(("--container",), hidden=True)], None)}
+JobFlags = Annotated[
+    options.Options,
+    Made(_read_flags, {_PREFIX + each.key: _flag(each) for each in options.OPTIONS} | _REFUSED),
+]
 
 
 def prepare_request(
@@ -154,10 +127,8 @@ WhatIfPolicyFlag = Annotated[
 ]
 
 
-@takes_job_flags
 def submit(
     context: click.Context,
-    flags: options.Options,
     words: WordsArgument = None,
     show: PrintFlag = False,
     dry_run: DryRunFlag = False,
@@ -165,6 +136,8 @@ def submit(
     what_if_policy: WhatIfPolicyFlag = "",
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
+    *,
+    flags: JobFlags,
 ) -> int:
     """Queue a job and print its id.
 
@@ -278,7 +251,6 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
     if not screen.is_terminal(sys.stderr):
         return ""
     from cotenant.controller.present.etas import describe_eta
-    from cotenant.controller.wire import clients as wire
 
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
@@ -301,7 +273,6 @@ def request_with_series(client: Client, request: wire.Submit) -> wire.Submit:
 
 def printable_specs(request: wire.Submit) -> wire.SpecView | dict[str, Any]:
     """Secrets are named, never shown."""
-    from cotenant.controller.wire import clients as wire
 
     specs = [wire.spec_view(spec) for spec in request.specs]
     if not request.array_indices:

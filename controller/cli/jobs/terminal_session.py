@@ -1,23 +1,22 @@
 """This terminal, connected to the terminal of a job: bytes both ways, untouched.
 
-Rule: whatever happens, the terminal is as it was when this ends. Output comes in a thread of its own, so that
-a slow screen holds up neither what is typed nor `~.`; it asks for more only once it has written what it has.
+Rule: output comes in a thread of its own, so that a slow screen holds up neither what is typed nor `~.`; it
+asks for more only once it has written what it has.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
-import termios
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
+from cotenant.controller.cli.frame.keys import Woken, reading_keys
 from cotenant.controller.cli.jobs.forwarding import Forwards, PortPair
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.streams import AWAY_S, READ_WAIT_S, WRITE_WAIT_S, StreamLine
@@ -86,7 +85,7 @@ class TerminalSession:
         second = self._client.another()
         forwards = Forwards(self._client, self._job_id, attempt, note)
         is_elsewhere = socket_path(self._client.endpoint) is None
-        with raw_input() as woken:
+        with reading_keys(0, tty.setraw) as woken:
             for pair in self._ports:
                 forwards.open_asked(pair)
             heard = forwards.look if is_elsewhere else None
@@ -197,37 +196,6 @@ class OutputThread(threading.Thread):
             write_all(1, data)
             if self._heard is not None:
                 self._heard(data)
-
-
-class Woken:
-    """Wakes a `select` when the window has another size, or when it is told to."""
-
-    def __init__(self) -> None:
-        self.fd, self._end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-
-    def wake(self, what: bytes = b"w") -> None:
-        with suppress(OSError):  # Full: it wakes in any case.
-            os.write(self._end, what)
-
-    def has_resized(self) -> bool:
-        """Whether the window has another size, of what woke it."""
-        return b"r" in os.read(self.fd, 4096)
-
-
-@contextmanager
-def raw_input() -> Iterator[Woken]:
-    """The terminal passes every key on while this lasts."""
-    woken = Woken()
-    before = termios.tcgetattr(0) if os.isatty(0) else None
-    handler = signal.signal(signal.SIGWINCH, lambda *_: woken.wake(b"r"))
-    try:
-        if before is not None:
-            tty.setraw(0, termios.TCSADRAIN)  # What was typed before is not lost.
-        yield woken
-    finally:
-        if before is not None:
-            termios.tcsetattr(0, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, handler)
 
 
 def window_size() -> tuple[int, int]:

@@ -8,13 +8,8 @@ from typing import Annotated, Final
 import click
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_one,
-)
+from cotenant.controller.cli.frame.daemons import CONTROLLER
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, show_one
 from cotenant.controller.cli.setup import up
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Client
@@ -55,7 +50,7 @@ def controller(
     if context.invoked_subcommand is not None:
         return
     up.become(
-        up.CONTROLLER,
+        CONTROLLER,
         {
             "controller.endpoint": endpoint,
             "controller.state_dir": state_dir,
@@ -68,9 +63,8 @@ def controller(
 
 
 @controller.part("status")
-def status(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def status(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """Who leads, since when and why, and how far a standby is behind."""
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         found = client.ask(wire.GetControllers())
     show_one(form, found, identity=found.leader or "", of=found, page=page)

@@ -21,9 +21,8 @@ from cotenant.controller.cli.frame.command import Group, VerbCommand, argument, 
 from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
+    FormFlag,
     JsonFlag,
-    OutputFlag,
-    chosen_format,
     show_change,
     show_one,
     write_json,
@@ -127,9 +126,7 @@ def read_files(policy: str, words: Sequence[str]) -> tuple[wire.Parameters, list
 
 
 @policy.part("list")
-def list_policies(
-    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
+def list_policies(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """The policies there are, and when to choose which; the one in force is marked.
 
     Where no controller answers, those that are installed here are listed, and none is marked. -o wide is a
@@ -140,7 +137,6 @@ def list_policies(
       cotenant policy list
       cotenant policy list -o wide
     """
-    form = chosen_format(output, as_json)
     try:
         with asking(endpoint) as client:
             known = client.ask(wire.GetPolicy())
@@ -170,8 +166,7 @@ def shadow(
         list[str] | None,
         argument(metavar="NAME [KEY=VALUE...]|report|off", help="See above.", complete=complete_policy),
     ] = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """Let another policy decide beside the one in force, and say what would have been. Nothing is changed.
@@ -190,7 +185,6 @@ def shadow(
       cotenant policy shadow report
       cotenant policy shadow off
     """
-    form = chosen_format(output, as_json)
     first, *more = words or [""]
     if first in ("", REPORT):
         if more:

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_one,
-)
+from cotenant.controller.cli.frame.output import FormFlag, show_one
 from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
@@ -50,9 +45,8 @@ def predictor() -> None:
 
 
 @predictor.part("show")
-def show(model: ModelArgument, output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+def show(model: ModelArgument, form: FormFlag = "table") -> None:
     """What a model was trained on, its licence, how good it was on pairs left out, what it leans on."""
-    form = chosen_format(output, as_json)
     found = model_of(model)
     show_one(form, model_document(found), model, found, page)
 

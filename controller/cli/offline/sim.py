@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    Format,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-)
+from cotenant.controller.cli.frame.output import Format, FormFlag
 from cotenant.controller.cli.offline import options
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
@@ -54,8 +49,7 @@ def run_one(
     scenario: Scenario,
     seed: options.SeedFlag = 0,
     out: options.OutFlag = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> int:
     """One policy over a trace.
 
@@ -65,7 +59,6 @@ def run_one(
       cotenant sim run synth:earth:5000 --policy castor --hosts 16 --xi measured
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
-    form = chosen_format(output, as_json)
     choice = options.one_policy(policy)
     return simulate_policies(scenario, [choice], [seed], workers=1, out=out, form=form)
 
@@ -82,8 +75,7 @@ def compare(
     seeds: options.SeedsFlag = 1,
     workers: WorkersFlag = None,
     out: options.OutFlag = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> int:
     """Several policies over the same jobs, as a table.
 
@@ -98,7 +90,6 @@ def compare(
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
       cotenant sim compare jobs.csv --policies srtf,patient --known progress:60 --tells .8 --windows 20
     """
-    form = chosen_format(output, as_json)
     choices = chosen_policies(policies)
     with convert_errors():
         scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
@@ -180,8 +171,7 @@ def replay(
     seed: options.SeedFlag = 0,
     workers: WorkersFlag = None,
     out: options.OutFlag = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> int:
     """A controller's own journal, simulated again: what happened beside what the simulator makes of it.
 
@@ -190,7 +180,6 @@ def replay(
       cotenant sim replay ~/.local/state/cotenant/controller
       cotenant sim replay journal.sqlite --policies srtf,castor --since 7d
     """
-    form = chosen_format(output, as_json)
     choices = chosen_policies(policies) if policies else ()
     where = place_of(journal)
     return replay_journal(

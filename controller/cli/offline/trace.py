@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
+from cotenant.controller.cli.frame.output import FormFlag, show_one
 from cotenant.controller.cli.offline.options import FormatFlag, SeedFlag, TraceArgument, VcFlag
 from cotenant.controller.cli.offline.trace_list import sim_trace_list
 from cotenant.controller.present import screen, units
@@ -47,13 +47,11 @@ def show_trace(
     format: FormatFlag = "auto",
     vc: VcFlag = None,
     seed: SeedFlag = 0,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """How many jobs, how long, how wide, how often; what was left out, and where it comes from."""
     from cotenant.controller.sim import describe
 
-    form = chosen_format(output, as_json)
     with convert_errors():
         found = open_trace(trace, format=format, seed=seed)
         if vc is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen_format, show_listing
+from cotenant.controller.cli.frame.output import FormFlag, Listing, show_listing
 from cotenant.controller.present.tables import Column
 from cotenant.controller.trace_names import NAMES, SYNTH, TITLES
 
@@ -17,7 +17,7 @@ class KnownTrace(NamedTuple):
     about: str
 
 
-def sim_trace_list(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+def sim_trace_list(form: FormFlag = "table") -> None:
     """The traces that come with cotenant, and those it can generate."""
     real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
     made = [
@@ -28,12 +28,11 @@ def sim_trace_list(output: OutputFlag = None, as_json: JsonFlag = False) -> None
     ]
     listing = Listing(
         noun="trace",
-        rows=[*real, *made],
         as_json=lambda row: {"trace": row.name, "synthetic": row.synthetic, "about": row.about},
         identity=lambda row: row.name,
         columns=LIST_COLUMNS,
     )
-    show_listing(listing, chosen_format(output, as_json))
+    show_listing(listing.fill([*real, *made]), form)
 
 
 LIST_COLUMNS: Final = (

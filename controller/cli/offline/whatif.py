@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    Format,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    whole_number,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, Format, FormFlag, whole_number
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.submit import prepared_submission
 from cotenant.controller.cli.offline import options
@@ -74,8 +67,7 @@ def whatif(
     seed: options.SeedFlag = 0,
     workers: WorkersFlag = None,
     out: options.OutFlag = None,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> int:
     """What the last days would have been under another policy; or what would happen to a job now.
@@ -97,7 +89,6 @@ def whatif(
       cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
       cotenant whatif train.yaml
     """
-    form = chosen_format(output, as_json)
     if words:
         if policies or since or add_gpus or journal or out is not None or knowledge.options():
             raise Problem(

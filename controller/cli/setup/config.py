@@ -13,17 +13,8 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    json_text,
-    show_listing,
-    show_one,
-)
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import settings as decided_by
 from cotenant.controller.present.problem import Problem
@@ -69,8 +60,7 @@ WHERE_EMPTY: Final[dict[str, Callable[[sections.Settings], object]]] = {
 
 def config(
     key: Annotated[str, argument(metavar="KEY", help="Only this setting, or this section.")] = "",
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: output.FormFlag = "table",
 ) -> None:
     """Every setting, its value, and where it comes from: flag > environment > file > default.
 
@@ -83,7 +73,6 @@ def config(
       cotenant config -o wide             with what each one means
       cotenant config agent.devices
     """
-    form = chosen_format(output, as_json)
     loaded = loaded_settings()
     if "=" in key:
         raise not_set_here(loaded, *map(str.strip, key.split("=", 1)))
@@ -96,16 +85,7 @@ def config(
     if not rows:
         raise Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     files = [str(path) for path in loaded.files]
-    listing = Listing(
-        noun="setting",
-        rows=rows,
-        as_json=SettingRow._asdict,
-        identity=lambda r: r.key,
-        columns=COLUMNS,
-        wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
-        extra={"files": files},
-    )
-    show_listing(listing, form)
+    output.show_listing(SETTINGS.fill(rows, files=files), form)
     if form == "table":
         hint(f"files read: {', '.join(files) or 'none'}; yours would be {settings.user_file(os.environ)}")
 
@@ -119,7 +99,7 @@ def not_set_here(loaded: settings.LoadedSettings, key: str, value: str) -> Probl
         return Problem("not-found", f"there is no setting {key!r}", settings.nearest(key))
     section, _, name = key.rpartition(".")
     typed = settings.as_typed(key, value) if key in settings.types() else value
-    line = f"{name} = {json_text(typed)}"  # Such values are the same in TOML.
+    line = f"{name} = {output.json_text(typed)}"  # Such values are the same in TOML.
     origin, of_all = loaded.origins[key], any(settings.SYSTEM_DIR in path.parents for path in loaded.files)
     file = settings.SYSTEM_DIR / "cotenant.toml" if of_all else settings.user_file(os.environ)
     place = f"below `[{section}]` in {file}"
@@ -134,6 +114,13 @@ COLUMNS: Final = (
     Column("SETTING", lambda r: r.key),
     Column("VALUE", lambda r: r.shown, limit=40),
     Column("ORIGIN", lambda r: r.origin, rank=1, colour=lambda r: "dim" if r.origin == "default" else "cyan"),
+)
+SETTINGS: Final = output.Listing(
+    noun="setting",
+    as_json=SettingRow._asdict,
+    identity=lambda r: r.key,
+    columns=COLUMNS,
+    wide_columns=(*COLUMNS, Column("MEANING", lambda r: r.meaning)),
 )
 
 
@@ -163,14 +150,13 @@ def _is_text(node: ast.stmt) -> bool:
     )
 
 
-def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def version(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """Versions of this command and of the controller.
 
     For example:
 
       cotenant version --json
     """
-    form = chosen_format(output, as_json)
     controller: str | None = None
     why = ""
     if form != "id":
@@ -187,7 +173,7 @@ def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endp
         "job_protocol": PROTOCOL_VERSION,
         "python": platform.python_version(),
     }
-    show_one(form, value, own_version(), value, lambda shown: page(shown, why))
+    output.show_one(form, value, own_version(), value, lambda shown: page(shown, why))
 
 
 def own_version() -> str:

@@ -6,13 +6,7 @@ import time
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_one,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, show_one
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.submitter import own_webhook
 from cotenant.controller.domain import DeviceId, texts
@@ -37,7 +31,7 @@ def notify() -> None:
 
 
 @notify.part("test")
-def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> int:
+def send_test(form: FormFlag = "table", endpoint: EndpointFlag = None) -> int:
     """Send yourself a message by every way, and say what came of it. Exit code 1 if one failed.
 
     Your own settings count (notify.mail, notify.webhook_file), and the controller's.
@@ -47,7 +41,6 @@ def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: En
       cotenant notify test
       COTENANT_NOTIFY__MAIL=anna@example.org cotenant notify test
     """
-    form = chosen_format(output, as_json)
     own = loaded_settings(endpoint).settings.notify
     with asking(endpoint) as client:
         reply = client.ask(wire.SendTestNotice(mail=own.mail, webhook=own_webhook(own)))
@@ -69,8 +62,7 @@ def send_test(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: En
 @notify.part("owner")
 def owner(
     device: Annotated[str, argument(metavar="HOST/DEVICE", help="As `nodes --foreign` has them.")],
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """Tell whoever holds a device outside of jobs that others wait for it, at most once an hour.
@@ -80,7 +72,6 @@ def owner(
       cotenant nodes --foreign
       cotenant notify owner gpu07/2
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.TellOwner(device_id=DeviceId(device)))
     value: dict[str, Any] = {"schema": "notify-owner/1", "id": reply.notice_id, "ways": reply.ways}

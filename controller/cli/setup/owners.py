@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from cotenant.controller.cli.frame import daemons
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import is_system_socket, prepare_folder, socket_path
@@ -20,7 +20,6 @@ from cotenant.controller.system.locks import Lock, LockTaken, is_free
 
 ENDS_WITHIN_S: Final = 45.0
 """Enough for it to stop an agent and a controller, one after the other."""
-LOOK_EVERY_S: Final = 0.05
 VERBS: Final = ("up", "run")
 
 
@@ -67,15 +66,12 @@ def end(found: UpProcess) -> None:
         os.kill(found.pid, signal.SIGTERM)  # It held its lock a moment ago, so the pid is still its own.
     except ProcessLookupError:
         return
-    deadline_s = time.monotonic() + ENDS_WITHIN_S
-    while not is_free(found.lock):
-        if time.monotonic() > deadline_s:
-            raise Problem(
-                "failed",
-                f"`cotenant {found.verb}` (pid {found.pid}) did not end within {ENDS_WITHIN_S:.0f} s",
-                f"look at it: ps -fp {found.pid}",
-            )
-        time.sleep(LOOK_EVERY_S)
+    if not daemons.wait_until(lambda: is_free(found.lock), ENDS_WITHIN_S):
+        raise Problem(
+            "failed",
+            f"`cotenant {found.verb}` (pid {found.pid}) did not end within {ENDS_WITHIN_S:.0f} s",
+            f"look at it: ps -fp {found.pid}",
+        )
 
 
 _ENDING: Final = "use it, or end it: cotenant down"

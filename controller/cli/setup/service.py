@@ -12,23 +12,20 @@ import shlex
 import subprocess
 import sys
 import sysconfig
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
+from cotenant.controller.cli.frame import daemons
 from cotenant.controller.cli.frame.command import group, option
 from cotenant.controller.cli.setup import owners
 from cotenant.controller.cli.setup.host_services import SETTINGS_FILE, HostServices, plan_services
 from cotenant.controller.cli.setup.units import ACCOUNT, DAEMONS, MARK, unit_name, unit_text
-from cotenant.controller.client.asking import asking
-from cotenant.controller.domain import HostState
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.screen import say, tell
 from cotenant.controller.system.endpoint import SYSTEM_ENDPOINT
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.system.keys import CONTROLLER_KEY, init_cluster
-from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import decode_text
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
@@ -331,13 +328,12 @@ def prepare_account(plan: HostServices) -> None:
 
 def wait_until_ready(plan: HostServices) -> int:
     """Waits until a controller of this host answers and its agent has joined; says what to do next."""
-    until_s = time.monotonic() + READY_WITHIN_S
     tell(f"waiting for {' and '.join(plan.daemons)}, at most {READY_WITHIN_S:.0f} s")
-    while "controller" in plan.daemons and not is_ready(plan):
-        if time.monotonic() > until_s:
-            tell(f"{plan.endpoint} does not answer, or {plan.host} has not joined: cotenant service logs")
-            return FAILED
-        time.sleep(LOOK_EVERY_S)
+    if "controller" in plan.daemons and not daemons.wait_until(
+        lambda: is_ready(plan), READY_WITHIN_S, LOOK_EVERY_S
+    ):
+        tell(f"{plan.endpoint} does not answer, or {plan.host} has not joined: cotenant service logs")
+        return FAILED
     say(f"running: {', '.join(plan.daemons)}; try `cotenant nodes`, or `cotenant doctor`")
     if not plan.context.is_system and not Path(LINGERING, pwd.getpwuid(os.getuid()).pw_name).exists():
         say("to keep them when you log out, and start them at boot, once: loginctl enable-linger")
@@ -346,11 +342,5 @@ def wait_until_ready(plan: HostServices) -> int:
 
 def is_ready(plan: HostServices) -> bool:
     """Whether the controller answers and, if it should, this host has joined."""
-    try:
-        with asking(plan.endpoint, timeout_s=2.0) as client:
-            there = [each.host for each in client.ask(wire.ListNodes()).nodes if each.state is HostState.OK]
-    except Problem as problem:
-        if problem.code != "unreachable":
-            raise
-        return False
-    return "agent" not in plan.daemons or plan.host in there
+    joined = daemons.joined_hosts(plan.endpoint)
+    return joined is not None and ("agent" not in plan.daemons or plan.host in {each.host for each in joined})

@@ -11,20 +11,19 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import entry_points
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TypeVar
 
+from cotenant.controller.cli.frame import daemons
 from cotenant.controller.cli.frame.command import option
+from cotenant.controller.cli.frame.daemons import AGENT, CONTROLLER, DaemonProcess
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.setup import owners
 from cotenant.controller.cli.setup.web import cannot_serve, page_command
 from cotenant.controller.client.asking import asking, loaded_settings
-from cotenant.controller.domain import HostState
 from cotenant.controller.performance import INTERFERENCE_MODELS
 from cotenant.controller.present.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.present.screen import say, tell
@@ -34,8 +33,7 @@ from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.system.paths import client_endpoint
 from cotenant.controller.wire import clients as wire
 
-CONTROLLER: Final = "cotenant.controller"
-AGENT: Final = "cotenant.agent"
+T = TypeVar("T")
 
 DevicesFlag = Annotated[
     str | None,
@@ -96,16 +94,7 @@ def agent(
 def become(module: str, flags: Mapping[str, object], *words: str) -> NoReturn:
     loaded_settings()  # a mistake in a file is said here, by the command that was typed
     sys.stdout.flush()
-    os.execv(sys.executable, [*command_line(module, flags), *words])
-
-
-def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
-    """How a daemon is started with these settings; a value of None was not given."""
-    words = [sys.executable, "-m", module]
-    for key, value in flags.items():
-        if value is not None:
-            words += ["--set", f"{key}={'true' if value is True else value}"]
-    return words
+    os.execv(sys.executable, [*daemons.command_line(module, flags), *words])
 
 
 def model_file(path: str | None) -> str | None:
@@ -130,10 +119,6 @@ def idle_seconds(text: str | None) -> float | None:
 READY_WITHIN_S: Final = 60.0
 AGENT_READY_WITHIN_S: Final = 240.0
 """It may have to wait three minutes for a driver that is being loaded, and says so meanwhile."""
-STOP_WITHIN_S: Final = 15.0
-LOOK_EVERY_S: Final = 0.05
-
-StartedProcess = subprocess.Popen[bytes]
 
 
 def up(
@@ -173,7 +158,7 @@ def up(
     if state_dir:
         flags["controller.state_dir"] = os.path.join(os.path.abspath(state_dir), "controller")
         flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
-    started: dict[str, StartedProcess] = {}
+    started: dict[str, DaemonProcess] = {}
     try:
         return keep_up(started, where, flags, with_page=web)
     except KeyboardInterrupt:
@@ -184,7 +169,8 @@ def up(
             signal.signal(number, signal.SIG_IGN)
         for name in ("page", "agent", "controller"):
             if name in started:
-                stop(name, started[name])
+                late = f"the {name} did not stop within {daemons.STOP_WITHIN_S:.0f} s; ending it"
+                started[name].end(partial(tell, late))
         owned.release()
 
 
@@ -198,34 +184,39 @@ def adopt(where: str) -> None:
     if found is not None and found.verb == "run":
         tell(f"taking over what `cotenant run` started (pid {found.pid}); jobs that run go on")
         owners.end(found)
-    elif answers(where):
+    elif daemons.joined_hosts(where) is not None:
         whose = f" (`cotenant up`, pid {found.pid})" if found else ""
         hint = "use it, or end it: cotenant down" if found else "use it, or add this host: cotenant agent"
         raise Problem("refused", f"a controller already answers at {where}{whose}", hint)
 
 
 def keep_up(
-    started: dict[str, StartedProcess], where: str, flags: Mapping[str, object], *, with_page: bool = False
+    started: dict[str, DaemonProcess], where: str, flags: Mapping[str, object], *, with_page: bool = False
 ) -> int:
-    """Starts both and waits until one ends. The page may come to its end alone."""
-    started["controller"] = start(CONTROLLER, flags)
-    status = controller_ready(started["controller"], where)
-    say(f"controller ready  {where}  policy {status}", flush=True)
-    started["agent"] = start(AGENT, flags)
-    node = agent_ready(started, where, watch_ready_line(started["agent"]))
+    """Starts both and waits daemons.until one ends. The page may come to its end alone."""
+    started["controller"] = controller = DaemonProcess(daemons.command_line(CONTROLLER, flags))
+    wait_for(started, lambda: controller.is_ready, READY_WITHIN_S, "the controller did not answer")
+    with asking(where) as client:
+        say(f"controller ready  {where}  policy {client.ask(wire.GetStatus()).policy}", flush=True)
+    started["agent"] = agent = DaemonProcess(daemons.command_line(AGENT, flags))
+
+    def own_node() -> wire.NodeView | None:
+        # A controller with a journal may list the host before it has joined.
+        joined = daemons.joined_hosts(where) if agent.is_ready else None
+        return joined[0] if joined else None
+
+    hint = "try `cotenant doctor`"
+    node = wait_for(started, own_node, AGENT_READY_WITHIN_S, "the agent did not join", hint)
     say(f"agent ready       {describe_node(node)}", flush=True)
     say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
     if with_page:
-        # In a session of its own as well; what it prints comes out here.
-        started["page"] = subprocess.Popen(
-            page_command(where), stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        started["page"] = DaemonProcess(page_command(where), is_heard=False)
     ended = first_to_end(started)
     if ended == "page":
-        code = started.pop("page").wait()
+        code = started.pop("page").process.wait()
         tell(f"the page ended with exit code {code}; all else goes on. Open it again: cotenant web")
         ended = first_to_end(started)
-    code = started[ended].wait()
+    code = started[ended].process.wait()
     if ended == "controller" and code == 0:
         tell("the controller ended (idle); stopping the agent")
         return OK
@@ -233,70 +224,27 @@ def keep_up(
     return FAILED
 
 
-def start(module: str, flags: Mapping[str, object]) -> StartedProcess:
-    """Starts a daemon in a session of its own: Ctrl-C here reaches `up` alone, which then stops it in
-    order."""
-    return subprocess.Popen(
-        command_line(module, flags),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if module == AGENT else subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def wait_for(
+    started: Mapping[str, DaemonProcess],
+    look: Callable[[], T | None],
+    within_s: float,
+    late: str,
+    hint: str = "",
+) -> T:
+    """What `look` finds, while all that was started is there. Raises Problem."""
 
+    def look_around() -> T | None:
+        for name, daemon in started.items():
+            if (code := daemon.process.poll()) is not None:  # What exactly is wrong it said itself.
+                known = {USAGE: "usage", NOT_ALLOWED: "not-allowed", NEVER_FITS: "never-fits"}
+                why = f"the {name} could not start"
+                raise Problem(known.get(code, "failed"), why, "see its message above")
+        return look()
 
-def controller_ready(process: StartedProcess, where: str) -> str:
-    """Waits for the controller and returns its policy, once it answers."""
-    deadline_s = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < deadline_s:
-        still_there("controller", process)
-        try:
-            with asking(where, timeout_s=2.0) as client:
-                return client.ask(wire.GetStatus()).policy
-        except Problem as problem:
-            if problem.code != "unreachable":
-                raise
-        time.sleep(LOOK_EVERY_S)
-    raise Problem("failed", f"the controller did not answer within {READY_WITHIN_S:.0f} s")
-
-
-def watch_ready_line(agent: StartedProcess) -> threading.Event:
-    """Set by the agent's ready line: a controller with a journal may list the host before it has joined."""
-    ready = threading.Event()
-
-    def read() -> None:
-        assert agent.stdout is not None
-        for line in agent.stdout:
-            if b" ready: " in line:
-                ready.set()
-
-    threading.Thread(target=read, daemon=True).start()
-    return ready
-
-
-def agent_ready(started: Mapping[str, StartedProcess], where: str, ready: threading.Event) -> wire.NodeView:
-    """Waits for the agent and returns this host as the controller sees it, once it has joined."""
-    deadline_s = time.monotonic() + AGENT_READY_WITHIN_S
-    while time.monotonic() < deadline_s:
-        for name, process in started.items():
-            still_there(name, process)
-        if not ready.wait(LOOK_EVERY_S):
-            continue
-        with asking(where, timeout_s=5.0) as client:
-            joined = [node for node in client.ask(wire.ListNodes()).nodes if node.state is HostState.OK]
-        if joined:
-            return joined[0]
-        time.sleep(LOOK_EVERY_S)
-    raise Problem(
-        "failed", f"the agent did not join within {AGENT_READY_WITHIN_S:.0f} s", "try `cotenant doctor`"
-    )
-
-
-def still_there(name: str, process: StartedProcess) -> None:
-    """Raises Problem with the meaning of its exit code; what exactly is wrong it said itself."""
-    code = process.poll()
-    if code is not None:
-        known = {USAGE: "usage", NOT_ALLOWED: "not-allowed", NEVER_FITS: "never-fits"}
-        raise Problem(known.get(code, "failed"), f"the {name} could not start", "see its message above")
+    found = daemons.wait_until(look_around, within_s)
+    if found is None:
+        raise Problem("failed", f"{late} within {within_s:.0f} s", hint)
+    return found
 
 
 def describe_node(node: wire.NodeView) -> str:
@@ -313,35 +261,11 @@ def describe_node(node: wire.NodeView) -> str:
     return "; ".join(parts)
 
 
-def answers(where: str) -> bool:
-    try:
-        with asking(where, timeout_s=2.0) as client:
-            client.ask(wire.GetStatus())
-    except Problem as problem:
-        if problem.code == "unreachable":
-            return False
-        raise
-    return True
-
-
-def first_to_end(started: Mapping[str, StartedProcess]) -> str:
-    by_descriptor = {os.pidfd_open(process.pid): name for name, process in started.items()}
+def first_to_end(started: Mapping[str, DaemonProcess]) -> str:
+    by_descriptor = {os.pidfd_open(daemon.process.pid): name for name, daemon in started.items()}
     try:
         ready, _, _ = select.select(list(by_descriptor), [], [])
         return by_descriptor[ready[0]]
     finally:
         for descriptor in by_descriptor:
             os.close(descriptor)
-
-
-def stop(name: str, process: StartedProcess) -> None:
-    """Ask the process to end; if it does not in time, kill it."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(STOP_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        tell(f"the {name} did not stop within {STOP_WITHIN_S:.0f} s; ending it")
-        process.kill()
-        process.wait()

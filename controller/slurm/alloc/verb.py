@@ -10,14 +10,7 @@ import click
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    Listing,
-    OutputFlag,
-    chosen_format,
-    show_listing,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, FormFlag, JsonFlag, Listing, show_listing
 from cotenant.controller.client.asking import asking
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import AllocationTerms, HostShape, texts
@@ -167,7 +160,7 @@ def host_shape(text: str) -> HostShape:
 
 
 @alloc.part("list")
-def list_queues(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+def list_queues(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
     """The queues, how many hosts each has, and why it asks for more or does not. -o wide: each host too.
 
     \b
@@ -175,48 +168,53 @@ def list_queues(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
       cotenant alloc list
       cotenant alloc list -o wide
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.ListAllocations())
-    show_listing(
-        Listing(
-            noun="allocation-queue",
-            rows=reply.queues,
-            identity=lambda row: row.name,
-            columns=COLUMNS,
-            extra={"now": reply.now},
-            nothing="no hosts are asked of Slurm; `cotenant alloc add slurm` begins",
-        ),
-        "table" if form == "wide" else form,
-    )
-    hosts = [(queue, each) for queue in reply.queues for each in queue.allocations]
+    show_listing(QUEUES.fill(reply.queues, now=reply.now), "table" if form == "wide" else form)
+    hosts = [each for queue in reply.queues for each in queue.allocations]
     if form == "wide" and hosts:
-        listing = Listing(
-            noun="allocation", rows=hosts, identity=lambda row: row[1].host, columns=HOST_COLUMNS
-        )
-        show_listing(listing, "wide")
+        show_listing(HOSTS.fill(hosts), "wide")
 
 
 def state_of(queue: wire.AllocationQueueView) -> str:
     return "removing" if queue.is_removed else "paused" if queue.is_paused else "on"
 
 
-COLUMNS: Final = (
-    Column("QUEUE", lambda q: q.name),
-    Column("STATE", state_of),
-    Column("HOSTS", lambda q: f"{q.working}+{q.coming}/{q.terms.max_hosts}", right=True),
-    Column("LIMIT", lambda q: duration(q.terms.time_limit_s), rank=2, right=True),
-    Column("IDLE", lambda q: duration(q.terms.idle_s), rank=3, right=True),
-    Column("WHY", lambda q: q.why, wraps=True),
+QUEUES: Final = Listing(
+    noun="allocation-queue",
+    identity=lambda row: row.name,
+    columns=(
+        Column("QUEUE", lambda q: q.name),
+        Column("STATE", state_of),
+        Column("HOSTS", lambda q: f"{q.working}+{q.coming}/{q.terms.max_hosts}", right=True),
+        Column("LIMIT", lambda q: duration(q.terms.time_limit_s), rank=2, right=True),
+        Column("IDLE", lambda q: duration(q.terms.idle_s), rank=3, right=True),
+        Column("WHY", lambda q: q.why, wraps=True),
+    ),
+    nothing="no hosts are asked of Slurm; `cotenant alloc add slurm` begins",
 )
-HOST_COLUMNS: Final = (
-    Column("HOST", lambda row: row[1].host),
-    Column("STATE", lambda row: row[1].state),
-    Column("SLURM JOB", lambda row: row[1].slurm_id or ""),
-    Column("NODE", lambda row: row[1].node or ""),
-    Column("LEAVES AT", lambda row: row[1].leaves_at or ""),
-    Column("JOBS", lambda row: ",".join(row[1].jobs)),
-    Column("WHY", lambda row: row[1].why, wraps=True),
+HOSTS: Final = Listing(
+    noun="allocation",
+    identity=lambda row: row.host,
+    columns=(
+        Column("HOST", lambda row: row.host),
+        Column("STATE", lambda row: row.state),
+        Column("SLURM JOB", lambda row: row.slurm_id or ""),
+        Column("NODE", lambda row: row.node or ""),
+        Column("LEAVES AT", lambda row: row.leaves_at or ""),
+        Column("JOBS", lambda row: ",".join(row.jobs)),
+        Column("WHY", lambda row: row.why, wraps=True),
+    ),
+)
+LINES: Final = Listing(
+    noun="allocation-line",
+    identity=lambda row: row.queue,
+    columns=(
+        Column("AT", lambda row: row.at),
+        Column("QUEUE", lambda row: row.queue),
+        Column("WHAT", lambda row: row.text, wraps=True),
+    ),
+    nothing="nothing was asked of Slurm yet",
 )
 
 
@@ -224,8 +222,7 @@ HOST_COLUMNS: Final = (
 def log(
     name: Annotated[str, argument(metavar="[NAME]", help="Of one queue.")] = "",
     limit: Annotated[int, option("-n", "--limit", metavar="N", help="Lines, the last ones.", min=1)] = 50,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
     endpoint: EndpointFlag = None,
 ) -> None:
     """What was asked of Slurm, what came of it, and why.
@@ -235,24 +232,9 @@ def log(
       cotenant alloc log
       cotenant alloc log slurm -n 200 -o jsonl
     """
-    form = chosen_format(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(wire.GetAllocationLog(name=name, limit=limit))
-    show_listing(
-        Listing(
-            noun="allocation-line",
-            rows=reply.lines,
-            identity=lambda row: row.queue,
-            columns=(
-                Column("AT", lambda row: row.at),
-                Column("QUEUE", lambda row: row.queue),
-                Column("WHAT", lambda row: row.text, wraps=True),
-            ),
-            extra={"now": reply.now},
-            nothing="nothing was asked of Slurm yet",
-        ),
-        form,
-    )
+    show_listing(LINES.fill(reply.lines, now=reply.now), form)
 
 
 # --- Changes ---------------------------------------------------------------------------------------

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_change,
-    show_one,
-    whole_number,
-)
+from cotenant.controller.cli.frame.output import FormFlag, JsonFlag, show_change, show_one, whole_number
 from cotenant.controller.cli.offline.options import one_policy
 from cotenant.controller.domain import texts
 from cotenant.controller.policies import registry
@@ -99,8 +92,7 @@ def slurm(
     since: SteerSinceFlag = "14d",
     state: SteerStateFlag = "",
     dry_run: SteerDryRunFlag = False,
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> int:
     """Steer the priorities of a live Slurm's waiting jobs, until it is ended.
 
@@ -120,7 +112,6 @@ def slurm(
 
     if click.get_current_context().invoked_subcommand is not None:
         return OK
-    form = chosen_format(output, as_json)
     interval_s = max(duration_of("--interval", interval) or 30.0, INTERVAL_S_MIN)
     most = whole_number("--changes", changes, CHANGES_MAX)
     policy, programs = _policy(order), Slurm(os.environ)
@@ -147,8 +138,7 @@ def explain(
     partition: PartitionFlag = "",
     since: SteerSinceFlag = "14d",
     state: SteerStateFlag = "",
-    output: OutputFlag = None,
-    as_json: JsonFlag = False,
+    form: FormFlag = "table",
 ) -> None:
     """Say where a waiting job stands in the order, why, and which priority it has and would get.
 
@@ -159,7 +149,6 @@ def explain(
       cotenant steer slurm explain 1234
       cotenant steer slurm explain 1234 --order scorer -o json
     """
-    form = chosen_format(output, as_json)
     number = job.partition("_")[0]
     if not texts.is_whole_number(number):
         raise Problem("usage", f"{job!r} is not a job's number", "see squeue")

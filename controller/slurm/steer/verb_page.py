@@ -15,32 +15,30 @@ from cotenant.controller.slurm.steer.steerer import SteeringRound
 NAME_CHARS: Final = 24
 
 
+COLUMNS: Final = (
+    Column("#", lambda row: str(row["rank"]), right=True),
+    Column("job", lambda row: str(row["job"])),
+    Column("user", lambda row: row["user"], rank=3, limit=12),
+    Column("name", lambda row: row["name"], rank=2, limit=NAME_CHARS),
+    Column("size", lambda row: str(row["size"]), right=True),
+    Column("expected", lambda row: duration(row["expected_s"]), right=True),
+    Column("waited", lambda row: duration(row["waited_s"]), rank=4, right=True),
+    Column("priority", lambda row: str(row["priority"]), right=True),
+    Column("to set", lambda row: "-" if row["would_set"] is None else str(row["would_set"]), right=True),
+    Column("why", lambda row: row["why"], rank=1, wraps=True),
+)
+
+
 def show_order(found: SteeringRound, name: str, form: Format, note: str) -> None:
     rows = [job_document(found, each, False) for each in found.order.placed]
-    columns = (
-        Column("#", lambda row: str(row["rank"]), right=True),
-        Column("job", lambda row: str(row["job"])),
-        Column("user", lambda row: row["user"], rank=3, limit=12),
-        Column("name", lambda row: row["name"], rank=2, limit=NAME_CHARS),
-        Column("size", lambda row: str(row["size"]), right=True),
-        Column("expected", lambda row: duration(row["expected_s"]), right=True),
-        Column("waited", lambda row: duration(row["waited_s"]), rank=4, right=True),
-        Column("priority", lambda row: str(row["priority"]), right=True),
-        Column("to set", lambda row: "-" if row["would_set"] is None else str(row["would_set"]), right=True),
-        Column("why", lambda row: row["why"], rank=1, wraps=True),
+    listing = Listing(
+        noun="steered-job",
+        as_json=lambda row: row,
+        identity=lambda row: str(row["job"]),
+        columns=COLUMNS,
+        nothing="no job waits that could be steered",
     )
-    show_listing(
-        Listing(
-            noun="steered-job",
-            rows=rows,
-            as_json=lambda row: row,
-            identity=lambda row: str(row["job"]),
-            columns=columns,
-            extra={"order": name, "note": note},
-            nothing="no job waits that could be steered",
-        ),
-        form,
-    )
+    show_listing(listing.fill(rows, order=name, note=note), form)
     if form == "table":
         aside = sum(bool(job.aside) and job.state == "PD" for job in found.queue.jobs)
         left = plural(aside, "job")

@@ -1,6 +1,4 @@
-"""The picture: bars and texts never overlap, whatever happened, and the file is a well-formed SVG of its
-own.
-"""
+"""The picture: bars and texts never overlap, whatever happened, and the file is a well-formed SVG."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from cotenant.controller.timeline import (
     render,
 )
 from cotenant.controller.timeline.lanes import pieces, stays, waiting_lanes
-from cotenant.controller.timeline.layout import LEFT, RIGHT, WIDTH, lay_out
+from cotenant.controller.timeline.layout import LEFT, RIGHT, WIDTH, Box, lay_out
 from cotenant.controller.timeline.picture import tick_step_s, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -75,19 +73,25 @@ def timelines(draw: st.DrawFn) -> Timeline:
     )
 
 
+def overlapping(boxes: list[Box]) -> bool:
+    """Whether one covers a part of another."""
+    ends = [(box.x, box.x + box.width - 0.01, box.y, box.y + box.height - 0.01) for box in boxes]
+    return any(a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3] for a, b in combinations(ends, 2))
+
+
 @given(timelines())
 @settings(max_examples=60)
 def test_bars_never_overlap(timeline: Timeline) -> None:
-    boxes = [bar.box for bar in lay_out(timeline).bars()]
-    assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+    assert not overlapping([bar.box for row in lay_out(timeline).rows for bar in row.bars])
 
 
 @given(timelines())
 @settings(max_examples=60)
 def test_texts_never_overlap_and_stay_on_the_page(timeline: Timeline) -> None:
     layout = lay_out(timeline)
-    boxes = [label.box for label in layout.labels()]
-    assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+    boxes = [label.box for row in layout.rows for label in row.labels]
+    boxes += [note.box for row in layout.rows for _, note, _ in row.markers if note]
+    assert not overlapping(boxes)
     assert all(box.x >= LEFT and box.x + box.width <= WIDTH - RIGHT + 0.01 for box in boxes)
     assert all(box.y >= 0 and box.y + box.height <= layout.height for box in boxes)
 
@@ -122,11 +126,9 @@ def test_a_picture_of_many_devices_fits_a_page_or_two(devices: int, height_max: 
     )
     layout = lay_out(timeline)
     assert layout.height <= height_max
-    boxes = [
-        *(row.box for row in layout.rows),
-        *(n.box for row in layout.rows for _, n, _ in row.markers if n),
-    ]
-    assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+    boxes = [row.box for row in layout.rows]
+    boxes += [n.box for row in layout.rows for _, n, _ in row.markers if n]
+    assert not overlapping(boxes)
     texts = [each.text or "" for each in ElementTree.fromstring(render(timeline)).iter(f"{SVG}text")]
     assert sum(each.endswith("/gpu7") for each in texts) == devices // 8 or devices == 8, "hosts are cut"
 
@@ -227,7 +229,7 @@ def test_inside_a_page_it_has_nothing_that_a_strict_policy_refuses(timeline: Tim
 @given(timelines())
 @settings(max_examples=20)
 def test_in_a_page_every_bar_leads_to_its_job(timeline: Timeline) -> None:
-    bars = list(lay_out(timeline).bars())
+    bars = [bar for row in lay_out(timeline).rows for bar in row.bars]
     links = list(ElementTree.fromstring(fragment(timeline, "/jobs/{}".format)).iter(f"{SVG}a"))
     assert [each.get("href") for each in links] == [f"/jobs/{bar.job}" for bar in bars]
     assert [each.findtext(f"{SVG}g/{SVG}title") for each in links] == [bar.about for bar in bars]
