@@ -13,9 +13,10 @@ controller's own journal).
 from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import OnTaskProgress, Task, TaskProgress, TaskRun, WorkerLost, run_all
+from cotenant.controller.sim.drive import answer_inline
 from cotenant.controller.sim.preparing import add_knowledge, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
-from cotenant.controller.sim.simulate import answer_inline, simulate
+from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.speedups import (
     elastic_workload,
     curve_scaled_workload,

@@ -23,10 +23,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.drive import Computes, nothing
 from cotenant.controller.sim.eta import EtaTrial
 from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.simulate import Computes, Look, nothing, simulate
+from cotenant.controller.sim.simulate import Look, simulate
 from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
