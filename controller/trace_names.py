@@ -29,3 +29,8 @@ TITLES: Final = {
 """What each is generated like."""
 LIKE: Final = {"gfs": 1.0, "gfs-2x": 2.0, "gfs-4x": 4.0}
 """The three workloads of GFS: how often spot tasks come."""
+
+
+def complete(beginning: str) -> list[str]:
+    """The names of traces that come with cotenant and begin so."""
+    return [name for name in NAMES if name.startswith(beginning)]
