@@ -30,7 +30,6 @@ from cotenant.controller.sim.traces.spot import synthesise_spot
 from cotenant.controller.sim.traces.synth import synthesise
 from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decode_utf_8, table, unpack_gzip
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, nearest, show_value
-from cotenant.controller.sim.windows import busiest, sample
 from cotenant.controller.sim.world.knowledge import Knowledge
 from cotenant.controller.sim.world.outcome import NAN, Columns, RunResult
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
@@ -48,9 +47,9 @@ __all__ = [
     "NoPairTable", "RunResult", "Physics", "PolicyChoice", "OnTaskProgress", "Scenario",
     "SimulatedHost", "SimulatedSubmission", "Task", "TaskProgress", "TaskRun", "TextTable",
     "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline",
-    "elastic_workload", "busiest", "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
+    "elastic_workload", "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
     "add_knowledge", "measured_speedups", "nearest", "open_trace",
-    "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "show_value",
+    "pair_data", "policies_named", "prepare", "read", "run_all", "scenario", "show_value",
     "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpack_gzip", "windows",
     "workload_of", "write_csv",
 ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.sim.traces.reading import parse, read
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem
-from cotenant.controller.sim.windows import busiest, sample
+from experiments.castor.periods import busiest, sample
 
 Row = tuple[int, int, float]
 """(submission in s, duration in s, GPUs)."""
