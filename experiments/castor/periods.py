@@ -13,7 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from cotenant.controller.sim import Trace, TraceProblem
-from cotenant.controller.sim.preparing import Stream, stream
+
+SAMPLE_STREAM = 5
+"""The stream of a seed that samples are drawn from, one of those in `sim/preparing.py`."""
 
 
 def busiest(trace: Trace, *, span_s: float, jobs: int) -> Trace:
@@ -54,5 +56,6 @@ def sample(trace: Trace, *, jobs: int, seed: int) -> Trace:
     """
     if not 1 <= jobs <= len(trace):
         raise TraceProblem(f"{trace.name}: no sample of {jobs:,} jobs can be drawn from {len(trace):,}")
-    order = stream(seed, Stream.SAMPLE).permutation(len(trace))
+    drawn = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(SAMPLE_STREAM,)))
+    order = drawn.permutation(len(trace))
     return trace.take(np.sort(order[:jobs]))
