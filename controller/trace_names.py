@@ -31,6 +31,6 @@ LIKE: Final = {"gfs": 1.0, "gfs-2x": 2.0, "gfs-4x": 4.0}
 """The three workloads of GFS: how often spot tasks come."""
 
 
-def complete(beginning: str) -> list[str]:
+def names_beginning(text: str) -> list[str]:
     """The names of traces that come with cotenant and begin so."""
-    return [name for name in NAMES if name.startswith(beginning)]
+    return [name for name in NAMES if name.startswith(text)]

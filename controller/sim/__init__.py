@@ -5,6 +5,8 @@
 Rule: nothing here decides. The world carries out the engine's commands and reports what happened; a policy
 knows no more here than in production.
 
+`drive.py` is the loop, of simulations as of the roll-outs of `eta/`.
+
 Packages: `traces/`, `world/` (hosts and jobs), `results/` (numbers, documents, plots), `past/` (a
 controller's own journal).
 """
@@ -17,12 +19,7 @@ from cotenant.controller.sim.drive import answer_inline
 from cotenant.controller.sim.preparing import add_knowledge, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.speedups import (
-    elastic_workload,
-    curve_scaled_workload,
-    measured_speedups,
-    speedups_of,
-)
+from cotenant.controller.sim.speedups import elastic_workload, measured_speedups, speedups_of
 from cotenant.controller.sim.traces.mapped import column_map
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
@@ -47,7 +44,7 @@ __all__ = [
     "NoPairTable", "RunResult", "Physics", "PolicyChoice", "OnTaskProgress", "Scenario",
     "SimulatedHost", "SimulatedSubmission", "Task", "TaskProgress", "TaskRun", "TextTable",
     "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline",
-    "elastic_workload", "curve_scaled_workload", "column_map", "decode_utf_8", "describe",
+    "elastic_workload", "column_map", "decode_utf_8", "describe",
     "add_knowledge", "measured_speedups", "nearest", "open_trace",
     "pair_data", "policies_named", "prepare", "read", "run_all", "scenario", "show_value",
     "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpack_gzip", "windows",

@@ -61,7 +61,7 @@ def drive(
             if world.compute_requests:
                 requests, world.compute_requests = world.compute_requests, []
                 for request in requests:
-                    world.answer(answer(request))
+                    world.tell_at(world.now_s + world.charge_s, answer(request))
         else:
             idle += 1
         yield event, commands

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from cotenant.controller import trace_names
 from cotenant.controller.domain import texts
 from cotenant.controller.engine import models_offered
 from cotenant.controller.flags import Declared
@@ -26,7 +25,7 @@ from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import launch_overheads
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.trace_names import LIKE, SYNTH
+from cotenant.controller.trace_names import LIKE, SYNTH, names_beginning
 
 SPOT_DAYS: Final = 5.0
 """Days of `synth:gfs` where it names no number."""
@@ -62,7 +61,7 @@ class Scenario:
         Declared(
             metavar="TRACE",
             help="A file, a bundled name (`cotenant sim trace list`) or synth:NAME[:JOBS].",
-            complete=trace_names.complete,
+            complete=names_beginning,
         ),
     ]
     format: Annotated[str, Declared(("--format",), "NAME", "Of the file, if not recognised.")] = "auto"

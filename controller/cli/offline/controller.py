@@ -8,13 +8,7 @@ from typing import Annotated, Final
 import click
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_one,
-)
+from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen_format, show_one
 from cotenant.controller.cli.setup import up
 from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.client.connection import Client

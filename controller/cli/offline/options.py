@@ -70,16 +70,12 @@ def flagged_by_scenario(verb: Callable[..., Any]) -> Callable[..., Any]:
     for each in own.parameters.values():
         if each.kind is inspect.Parameter.VAR_KEYWORD:
             parameters += fields.values()
-        elif each.name in fields and not has_flag(each):
+        elif each.name in fields and get_origin(each.annotation) is not Annotated:
             parameters.append(each.replace(annotation=fields[each.name].annotation))
         else:
             parameters.append(each)
     verb.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return verb
-
-
-def has_flag(parameter: inspect.Parameter) -> bool:
-    return get_origin(parameter.annotation) is Annotated
 
 
 def taking(*made: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -89,7 +85,7 @@ def taking(*made: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]
     def around(verb: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(verb, eval_str=True).parameters.values()
         takes = inspect.signature(make, eval_str=True).parameters.values()
-        flags = [each for each in takes if has_flag(each)]
+        flags = [each for each in takes if get_origin(each.annotation) is Annotated]
 
         @functools.wraps(verb)
         def command(**given: Any) -> Any:

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-    show_one,
-)
+from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen_format, show_one
 from cotenant.controller.cli.offline.files import contents, write_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem

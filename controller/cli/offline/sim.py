@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import (
-    Format,
-    JsonFlag,
-    OutputFlag,
-    chosen_format,
-)
+from cotenant.controller.cli.frame.output import Format, JsonFlag, OutputFlag, chosen_format
 from cotenant.controller.cli.offline import options
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results

@@ -68,7 +68,7 @@ class World:
         self.done: JobRun | None = None
         """The run that ended with the event just given out."""
         self.compute_requests: list[domain.ComputeRequest] = []
-        """Computations asked for; the driver takes them and calls `answer`."""
+        """Computations asked for; the driver takes them, and tells the answer `charge_s` later."""
         self.devices = devices
         self._specs, self._hosts, self._failing = specs, list(hosts), failing
         self._row_of = specs.row_of
@@ -87,7 +87,7 @@ class World:
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._knowledge, self._tells, self._resumes = workload.knowledge, workload.tells, workload.resumes
         self._says_hello = not workload.knowledge.is_complete
-        self._kill_s, self._observe_s, self._charge_s = physics.kill_s, physics.observe_s, physics.charge_s
+        self._kill_s, self._observe_s, self.charge_s = physics.kill_s, physics.observe_s, physics.charge_s
         self._saves = physics.on_preempt == "save"
         self._loads_contend = physics.load_duty > 0.0
         self._every_s = checkpoint_every_s if self._saves else 0.0
@@ -370,10 +370,6 @@ class World:
             run.settle(self.now_s, self._every_s)
             run.save()
             self._tell_safe(run)
-
-    def answer(self, computed: ev.Computed) -> None:
-        """The answer to a computation comes after the time that computations take here."""
-        self.tell_at(self.now_s + self._charge_s, computed)
 
     def tell_at(self, at_s: float, event: ev.AnyEvent) -> None:
         """Something that comes from outside, at that time."""
