@@ -45,7 +45,7 @@ class Clock:
 
     def __init__(self, events: int) -> None:
         self.spent_ns: list[int] = []
-        self._events, self._began_ns = events, 0
+        self._events, self._began_ns, self._answered_ns = events, 0, 0
 
     def world(self, *given: Any) -> World:
         clock = self
@@ -53,13 +53,17 @@ class Clock:
         class Timed(World):
             def next_event(self, alarm_s: float | None) -> ev.AnyEvent | None:
                 event = super().next_event(alarm_s)
-                clock._began_ns = time.thread_time_ns()
+                clock._began_ns, clock._answered_ns = time.thread_time_ns(), 0
                 return event
+
+            def obey(self, commands: Sequence[AnyCommand]) -> None:
+                clock._answered_ns = time.thread_time_ns()
+                super().obey(commands)
 
         return Timed(*given)
 
     def look(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        spent_ns = time.thread_time_ns() - self._began_ns
+        spent_ns = (self._answered_ns or time.thread_time_ns()) - self._began_ns
         if engine.now_s > 0.0 and len(engine.view().queue) >= WAITING:
             self.spent_ns.append(spent_ns)
         if len(self.spent_ns) >= self._events:

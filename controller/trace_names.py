@@ -27,3 +27,8 @@ TITLES: Final = {
     "philly": "Philly (Jeon et al., ATC '19; two derived job tables)",
 }
 """What each is generated like."""
+
+
+def names_beginning(text: str) -> list[str]:
+    """The names of traces that come with cotenant and begin so."""
+    return [name for name in NAMES if name.startswith(text)]

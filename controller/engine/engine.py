@@ -140,7 +140,7 @@ class Engine:
             self._budgets.settle()
         if self._admits:
             self._admit(event)
-        if self._ledger.bookings.open:
+        if self._ledger.bookings.saved.open:
             self._bookings.attend()
         decision = self._decide(event) if recorded is None else recorded
         if self._ledger.phases.asked_for:

@@ -23,10 +23,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.drive import Computes, nothing
 from cotenant.controller.sim.eta import EtaTrial
 from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.simulate import Computes, Look, nothing, simulate
+from cotenant.controller.sim.simulate import Look, simulate
 from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
@@ -221,6 +222,11 @@ def _run(
     trial = EtaTrial(task.workload, task.seed, registry.make_for_roll_outs) if task.eta else None
     placements = Placements() if task.drawn else None
     lookers: list[Look] = [each for each in (trial, placements) if each is not None]
+
+    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        for each in lookers:
+            each(engine, event, commands)
+
     try:
         outcome = simulate(
             task.workload,
@@ -233,7 +239,7 @@ def _run(
             ageing_s=task.ageing_s,
             watch=_watch(number, stop, report),
             compute=compute,
-            look=_all_of(lookers) if lookers else None,
+            look=look if lookers else None,
             promise_share=task.promise_share,
         )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
@@ -258,14 +264,6 @@ def _about(task: Task) -> str:
     cluster = task.cluster
     said = f"simulated, {cluster.hosts} x {cluster.gpus_per_host} devices, seed {task.seed}"
     return f"{said}; SYNTHETIC jobs" if task.workload.synthetic else said
-
-
-def _all_of(lookers: Sequence[Look]) -> Look:
-    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        for each in lookers:
-            each(engine, event, commands)
-
-    return look
 
 
 def _watch(number: int, stop: StopFlag, report: OnTaskProgress) -> Callable[[int, int, float], None]:

@@ -30,8 +30,7 @@ class Stream(IntEnum):
     OVERHEAD_CLASS = 2
     MODEL = 3
     HP = 4
-    SAMPLE = 5
-    LIMIT = 6
+    LIMIT = 6  # 5 is that of samples (`experiments/castor/periods.py`).
     TELLS = 8  # 7 is `world/jobs.py`'s.
     RESUMES = 9
 

@@ -9,10 +9,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cotenant.controller.domain import texts
 from cotenant.controller.engine import models_offered
+from cotenant.controller.flags import Declared
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task
@@ -24,75 +25,163 @@ from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import launch_overheads
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.trace_names import SYNTH
+from cotenant.controller.trace_names import SYNTH, names_beginning
 
 SYNTH_JOBS: Final = 20_000
 """Jobs of `synth:NAME` where it names no number."""
 
 
+EXCLUDED: Final = (
+    ("limits", ("noise",), "estimates are either limits or wrong by a lognormal factor, not both"),
+    (
+        "untold",
+        ("noise", "limits"),
+        "there are no estimates unless --known is exact: leave --noise, --estimate-noise out",
+    ),
+    ("elastic", ("budget",), "the length of elastic jobs is not on their devices: leave --budget out"),
+    (
+        "elastic",
+        ("windows", "eta"),
+        "there are no windows, and no ETAs, of elastic jobs: leave --windows, --eta out",
+    ),
+    ("windows", ("trim",), "windows leave out jobs by themselves: --trim does not go with --windows"),
+)
+"""What cannot be asked for together with what, and why."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """A scenario as asked for on a command line; times in seconds unless said otherwise."""
+    """A scenario as asked for on a command line; times in seconds unless said otherwise. A field that has a
+    flag says it beside its type; on a command line the fields stand in this order."""
 
-    trace: str
-    """A file, a bundled name, or `synth:NAME[:JOBS]`."""
-    format: str = "auto"
-    vc: str | None = None
-    from_s: float | None = None
-    jobs: int | None = None
-    load_scale: float = 1.0
+    trace: Annotated[
+        str,
+        Declared(
+            metavar="TRACE",
+            help="A file, a bundled name (`cotenant sim trace list`) or synth:NAME[:JOBS].",
+            complete=names_beginning,
+        ),
+    ]
+    format: Annotated[str, Declared(("--format",), "NAME", "Of the file, if not recognised.")] = "auto"
+    vc: Annotated[str | None, Declared(("--vc",), "ID", "Only this virtual cluster.")] = None
+    jobs: Annotated[int | None, Declared(("--jobs",), "N", "Only the first N jobs.")] = None
+    from_s: Annotated[
+        float | None, Declared(("--from-s",), "S", "Only jobs submitted at or after S seconds.")
+    ] = None
+    hosts: Annotated[int, Declared(("--hosts",), "H", "Hosts.", min=1, max=100_000)] = 8
+    gpus_per_host: Annotated[
+        int, Declared(("--gpus-per-host",), "G", "GPUs of each host.", min=1, max=1_024)
+    ] = 8
+    load_scale: Annotated[float, Declared(("--load-scale",), "F", "F times as many arrivals per hour.")] = 1.0
     """Times between arrivals are divided by it."""
-    noise: float = 0.0
+    noise: Annotated[
+        float,
+        Declared(("--noise",), "SIGMA", "Error of expected durations: lognormal, median 1, this sigma."),
+    ] = 0.0
     limits: bool = False
     """Policies get time limits as people write them, in place of expected times with an error."""
     knowledge: Knowledge = COMPLETE
-    load_time_scale: float = 1.0
-    launch: Literal["warm", "cold"] = "cold"
-    pairs: str = "gavel-v100"
-    xi: str = "learned"
-    """What policies know of pairs beforehand (`Physics.xi`)."""
-    on_preempt: Literal["save", "lose"] = "save"
-    """Whether preempted jobs save their state, or begin again."""
-    share_max: float = 0.0
-    """The bound on what sharing may cost any job; 0 = none."""
-    share_hp: float = 0.0
-    """The bound of jobs of class hp, which then share under policies with classes too; 0 = they do not."""
-    failures_mtbf_h: float | None = None
-    """Mean time between failures of each host, in hours; None = nothing fails."""
-    trim: float = 0.0
-    """Share of the jobs at the beginning, and at the end, that run and are not counted."""
+    load_time_scale: Annotated[float, Declared(("--load-time-scale",), "F", "Load times times F.")] = 1.0
+    launch: Annotated[
+        Literal["warm", "cold"],
+        Declared(("--launch",), "warm|cold", "Load times of warm starts, or of cold ones (default)."),
+    ] = "cold"
+    pairs: Annotated[
+        str,
+        Declared(
+            ("--pairs",),
+            "gavel-v100|gavel-p100|gavel-k80|FILE|none",
+            "How much jobs slow each other down; none: devices are not shared.",
+        ),
+    ] = "gavel-v100"
+    xi: Annotated[
+        str,
+        Declared(
+            ("--xi",),
+            "learned|measured|NAME",
+            "What policies know of the pairs beforehand; NAME: an installed interference model.",
+        ),
+    ] = "learned"
+    on_preempt: Annotated[
+        Literal["save", "lose"],
+        Declared(
+            ("--on-preempt",),
+            "save|lose",
+            "What a preempted job does: save its state (default), or begin again.",
+        ),
+    ] = "save"
+    share_max: Annotated[
+        float,
+        Declared(
+            ("--share-max",),
+            "X",
+            "Sharing may cost no job more than X times its step time alone: co-tenants wait (0: no bound).",
+        ),
+    ] = 0.0
+    share_hp: Annotated[
+        float,
+        Declared(
+            ("--share-hp",),
+            "X",
+            "Jobs of class hp share, at no more than X times their step time alone (0: no such bound).",
+        ),
+    ] = 0.0
+    """With a bound, jobs of class hp share under policies with classes too."""
+    failures_mtbf_h: Annotated[
+        float | None,
+        Declared(("--failures",), "MTBF_H", "Each host fails every MTBF_H hours on average."),
+    ] = None
+    trim: Annotated[
+        float,
+        Declared(
+            ("--trim",), "F", "The first and the last F of the jobs (0.1: a tenth) run and are not counted."
+        ),
+    ] = 0.0
     windows: int = 0
     """Compare on so many warm windows of the trace, not on all of it (`windows.py`)."""
     window_jobs: int = 256
     """Jobs that count in each."""
-    eta: bool = False
-    """Tell intervals at submissions, and compare them with what comes."""
-    promise_share: float = 0.0
-    """The share of jobs, drawn, that ask for a promise of the earliest end possible."""
-    hosts: int = 8
-    gpus_per_host: int = 8
-    world: Literal["devices", "elastic"] = "devices"
-    """elastic: jobs take more and fewer devices under policies that give them so."""
+    eta: Annotated[
+        bool,
+        Declared(("--eta",), help="Tell when jobs end as they are submitted, and say how right that was."),
+    ] = False
+    promise_share: Annotated[
+        float,
+        Declared(
+            ("--promise-share",),
+            "F",
+            "F of the jobs (0.1: a tenth), drawn, ask to be promised an end; counts kept and broken ones.",
+        ),
+    ] = 0.0
+    world: Annotated[
+        Literal["devices", "elastic"],
+        Declared(
+            ("--world",),
+            "devices|elastic",
+            "elastic: max-min, afs-l, themis and pcs:elastic=true resize jobs.",
+        ),
+    ] = "devices"
 
     def __post_init__(self) -> None:
-        if self.limits and self.noise:
-            raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
-        if self.knowledge.known != "exact" and (self.noise or self.limits):
-            raise ValueError(
-                "there are no estimates unless --known is exact: leave --noise, --estimate-noise out"
-            )
-        if self.world == "elastic" and self.knowledge.budget_s is not None:
-            raise ValueError("the length of elastic jobs is not on their devices: leave --budget out")
-        if self.world == "elastic" and (self.windows or self.eta):
-            raise ValueError("there are no windows, and no ETAs, of elastic jobs: leave --windows, --eta out")
+        asked = {
+            "limits": self.limits,
+            "noise": self.noise,
+            "untold": self.knowledge.known != "exact",
+            "elastic": self.world == "elastic",
+            "budget": self.knowledge.budget_s is not None,
+            "windows": self.windows,
+            "eta": self.eta,
+            "trim": self.trim,
+        }
+        for one, others, why in EXCLUDED:
+            if asked[one] and any(asked[other] for other in others):
+                raise ValueError(why)
         if not 0.0 <= self.promise_share <= 1.0:
             raise ValueError(
                 f"the share of jobs that are promised an end is 0 to 1, got {self.promise_share:g}"
             )
         if self.xi not in (known := ("learned", "measured", *models_offered())):
             raise ValueError(f"--xi must be one of {', '.join(map(repr, known))}, got {self.xi!r}")
-        if self.windows and self.trim:
-            raise ValueError("windows leave out jobs by themselves: --trim does not go with --windows")
         if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
             raise ValueError(f"hosts must fail after a time above 0 h, got {self.failures_mtbf_h:g}")
         if not 0.0 <= self.trim < 0.5:
@@ -120,7 +209,8 @@ class Scenario:
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         apart = ("trace", "hosts", "gpus_per_host", "knowledge", *unasked)
         asked = {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
-        return asked | self.knowledge.options()
+        first = dict.fromkeys(("format", "vc", "from_s", "jobs"))  # In this order in results.
+        return first | asked | self.knowledge.options()
 
 
 def open_trace(

@@ -1,13 +1,9 @@
-"""Drives the engine of production through a simulated world.
+"""Simulates a workload under one policy: the engine of production, driven through a world.
 
-Rule: this loop takes no decision and keeps no state of its own. It records only what the engine said or what
-happened in the world, and at each job's end the two accounts must agree.
+Rule: a simulation takes no decision and keeps no state of its own. It records only what the engine said or
+what happened in the world, and at each job's end the two accounts must agree.
 
-    while there is a next event: world.obey(engine.handle(event, world.now_s))
-
-Rule: the loop answers every `ComputeRequest` inline and exactly once with `Computed`, as in production, with
-a result or with what went wrong; there is no child process here. It reports that time separately; the virtual
-clock advances by a fixed time.
+Rule: computations are answered inline, and their time is reported apart from that of decisions.
 """
 
 from __future__ import annotations
@@ -26,6 +22,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.sim.drive import Computes, answer_inline, drive, nothing
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, draw_asking_rows, host_reports, known_pairs
 from cotenant.controller.sim.world.outcome import Columns, RunResult, cells
@@ -40,10 +37,7 @@ from cotenant.controller.sim.world.physics import (
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
-from cotenant.controller.wire import ComputeResult, Payload
 
-Computes = Callable[[str, Payload], ComputeResult]
-"""Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
 Look = Callable[[Engine, ev.AnyEvent, Sequence[AnyCommand]], None]
@@ -51,23 +45,11 @@ Look = Callable[[Engine, ev.AnyEvent, Sequence[AnyCommand]], None]
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
 """No deadline: saves take the time that the workload says."""
-TIMED_FIRST: Final = 500
-TIMED_EVERY: Final = 19
-"""The first events are timed, then a fixed share: reading a processor clock twice costs more than a light
-decision. A prime has no factor in common with the three or four events of a job's life."""
 BUDGET_SLACK: Final = 0.05
 """Of its budget; that much more a job may have trained when the engine, which reckons on between reports of
 steps, ends it."""
-IDLE_EVENTS_MAX: Final = 10_000
-"""After so many events in a row without a command, in a cluster where nothing is under way, what still waits
-will never start."""
 EXACT: Final = 1e-6
 """Relative, between two accounts of the same seconds (and of GPU-seconds)."""
-
-
-def nothing(kind: str, payload: Payload) -> ComputeResult:
-    """Refuses every request to compute, for runs in which nothing is computed."""
-    raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
 
 def simulate(
@@ -106,7 +88,7 @@ def simulate(
         ValueError: unknown policy, parameter or pair table.
     """
     physics = physics if physics is not None else Physics()
-    drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate, compute)
+    simulation = _Simulation(workload, cluster, policy, parameters or {}, physics, validate, compute)
     times = None if failures is None else failures.times(cluster.hosts, seed)
     asks = draw_asking_rows(len(workload), promise_share, seed)
     if late_share is None:
@@ -118,14 +100,14 @@ def simulate(
         stop_deadline_s=NO_DEADLINE_S,
         resize_lease_s=0.0,  # How long a lease is, policies say here.
     )
-    drive.prepare(times, settings, checkpoint_every_s, make_policy, make_world, asks)
+    simulation.prepare(times, settings, checkpoint_every_s, make_policy, make_world, asks)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with _quiet_gc():
         try:
-            drive.run(watch, look)
+            simulation.run(watch, look)
         except KeyboardInterrupt:
-            drive.interrupted = True
-    return drive.outcome(seed, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+            simulation.interrupted = True
+    return simulation.outcome(seed, time.perf_counter() - wall_s, time.process_time() - cpu_s)
 
 
 @contextmanager
@@ -140,7 +122,7 @@ def _quiet_gc() -> Iterator[None]:
             gc.enable()
 
 
-class _Drive:
+class _Simulation:
     """A run of the simulation: the engine, the world, and the columns that are filled as jobs end."""
 
     def __init__(
@@ -218,32 +200,12 @@ class _Drive:
             self._engine.handle(ev.HostJoined(report=host), 0.0)
 
     def run(self, watch: Watch | None, look: Look | None = None) -> None:
-        engine, world, clock_ns = self._engine, self._world, time.thread_time_ns
-        handle, next_event, obey = engine.handle, world.next_event, world.obey
+        engine, world, total = self._engine, self._world, len(self._workload)
         has_budgets = self._workload.knowledge.budget_s is not None
-        spent, total, idle, events = self._decision_ns.append, len(self._workload), 0, 0
-        while self._finished < total:
-            event = next_event(engine.next_alarm_s)
-            if event is None:
-                return
-            self._events = events = events + 1
-            if events <= TIMED_FIRST or not events % TIMED_EVERY:
-                began_ns = clock_ns()
-                commands = handle(event, world.now_s)
-                spent(clock_ns() - began_ns)
-            else:
-                commands = handle(event, world.now_s)
+        for event, commands in drive(engine, world, self._answer, decision_ns=self._decision_ns):
+            self._events += 1
             if look is not None:
                 look(engine, event, commands)
-            if commands:
-                obey(commands)
-                idle = 0
-                if world.compute_requests:
-                    self._answer_requests()
-            else:
-                idle += 1
-                if idle > IDLE_EVENTS_MAX and world.is_idle:
-                    return
             if world.done is not None:
                 self._end(world.done)
             if has_budgets and isinstance(event, (ev.AttemptEnded, ev.HostLost)):
@@ -251,15 +213,16 @@ class _Drive:
                     self._end(run)
             if self._validate:
                 self._compare()
-            if watch is not None and not events % WATCH_EVERY:
+            if watch is not None and not self._events % WATCH_EVERY:
                 watch(self._finished, total, world.now_s)
+            if self._finished == total:
+                return
 
-    def _answer_requests(self) -> None:
-        compute_requests, self._world.compute_requests = self._world.compute_requests, []
-        for command in compute_requests:
-            answer, spent_s = answer_inline(command, self._compute)
-            self._compute_s += spent_s
-            self._world.answer(answer, self._physics.charge_s)
+    def _answer(self, request: ComputeRequest) -> ev.Computed:
+        began_s = time.process_time()
+        answer = answer_inline(request, self._compute)
+        self._compute_s += time.process_time() - began_s
+        return answer
 
     def _end(self, run: JobRun) -> None:
         """A job has finished: engine and world must have seen the same."""
@@ -342,21 +305,3 @@ class _Drive:
             held = (world.devices.held_gpu_s, self._ends_gpu_s)
             near = EXACT * held[0] + EXACT
             assert abs(held[0] - held[1]) <= near, f"GPU-seconds of devices and of jobs differ: {held}"
-
-
-def answer_inline(command: ComputeRequest, compute: Computes) -> tuple[ev.Computed, float]:
-    """The answer, and the processor seconds it took."""
-    began_s = time.process_time()
-    try:
-        found = compute(command.kind, command.payload)
-    except Exception as failure:  # noqa: BLE001 - whatever a computation raises is its answer
-        found = ComputeResult(error=f"{type(failure).__name__}: {failure}")
-    answer = ev.Computed(
-        request_id=command.request_id,
-        model_sha256=found.model_sha256,
-        values=found.values,
-        error=found.error,
-        job_id=command.job_id,
-        document=found.document or None,
-    )
-    return answer, time.process_time() - began_s

@@ -28,15 +28,14 @@ from cotenant.controller.sim import (
     Trace,
     TraceProblem,
     Workload,
-    busiest,
     pair_data,
     policies_named,
-    sample,
     scenario,
     simulate,
 )
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 from cotenant.controller.sim.results.summary import summarise
+from experiments.castor.periods import busiest, sample
 from experiments.shared import kept_runs, paths
 
 FOLDER: Final = paths.CACHE / "castor"

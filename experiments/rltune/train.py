@@ -104,7 +104,7 @@ def train(
         raise Problem("usage", f"--out {path}: there is no folder {path.parent}", "make it first")
     if name == "scorer" and preset == "paper":
         raise Problem("usage", "presets are of rltune", "leave --preset out")
-    noise, limits = estimates_of(estimate_noise, 0.0)
+    noise, limits = estimates_of(estimate_noise=estimate_noise)
     options = TrainingOptions(
         traces=tuple(dict.fromkeys(word.strip() for word in trace.split(",") if word.strip())), metric=metric,
         base=base, preset=preset, seed=seed, epochs=epochs, hosts=hosts, gpus_per_host=gpus_per_host,

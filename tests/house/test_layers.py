@@ -33,8 +33,9 @@ controller.knowledge            controller.faces controller.performance controll
 controller.planning             controller.faces controller.performance controller.domain
 controller.wire                 controller.faces controller.performance controller.domain controller.knowledge
 controller.system               controller.domain controller.wire
-# Names of traces, to be listed without the simulator.
+# Names of traces, to be listed without the simulator; how a value is said on a command line.
 controller.trace_names
+controller.flags
 # What happened, drawn.
 controller.timeline             controller.domain controller.wire
 # Leaves: they speak with the MPS daemon, and measure.
@@ -122,8 +123,9 @@ controller.__main__             controller.domain controller.system controller.p
 # Trying out, and learning. What computes is handed to the simulator.
 controller.sim                  controller.performance controller.domain controller.knowledge
                                 controller.planning controller.wire controller.system controller.trace_names
-                                controller.timeline controller.models controller.policies.base
-                                controller.policies controller.engine controller.history controller.store
+                                controller.flags controller.timeline controller.models
+                                controller.policies.base controller.policies controller.engine controller.history
+                                controller.store
 controller.training             controller.performance controller.domain controller.knowledge controller.wire
                                 controller.system profiler controller.models controller.policies
                                 controller.engine controller.sim
@@ -135,8 +137,8 @@ controller.client               controller.performance controller.domain control
 controller.whatif               controller.store controller.sim controller.present controller.submission
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
 controller.cli                  controller.performance controller.domain controller.wire controller.system
-                                controller.timeline mps profiler.driver profiler.indicators controller.present
-                                controller.submission controller.client
+                                controller.flags controller.timeline mps profiler.driver profiler.indicators
+                                controller.present controller.submission controller.client
 controller.cli.offline          controller.performance controller.domain controller.submission
                                 controller.wire controller.system
                                 controller.trace_names controller.timeline controller.models

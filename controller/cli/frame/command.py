@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -19,26 +19,11 @@ import click
 from click.shell_completion import CompletionItem
 from click.types import OptionHelpExtra
 
-Completer = Callable[[str], Sequence[str] | Sequence[tuple[str, str]]]
-"""From what was typed so far to words, or to words and what each means."""
+from cotenant.controller.flags import Completer, Declared
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 Function = Callable[..., int | None]
-
-
-class Declared(NamedTuple):
-    """What stands beside a type in `Annotated`; without `flags` it is an argument."""
-
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    help: str = ""
-    min: float | None = None
-    max: float | None = None
-    show_default: bool | str | None = None
-    """A text is shown in place of the default; False: no default is shown."""
-    hidden: bool = False
-    complete: Completer | None = None
 
 
 def option(*flags: str, **more: Any) -> Declared:

@@ -15,12 +15,13 @@ from typing import Annotated, Any, Final
 import click
 import msgspec
 
-from cotenant.controller.cli.frame.command import Declared, Made, argument, option
+from cotenant.controller.cli.frame.command import Made, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
 from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client.connection import Client
 from cotenant.controller.client.submitter import own_submitter
 from cotenant.controller.domain import JobId, texts
+from cotenant.controller.flags import Declared
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.present.screen import tell

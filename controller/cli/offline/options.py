@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_origin
 
 from cotenant.controller import sim
-from cotenant.controller.cli.frame.command import argument, option
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.policies import registry
 from cotenant.controller.present.interruption import heard
 from cotenant.controller.present.problem import Problem
@@ -30,58 +30,11 @@ if TYPE_CHECKING:
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
 
 
-def complete_trace(incomplete: str) -> list[str]:
-    from cotenant.controller.trace_names import NAMES
-
-    return [name for name in NAMES if name.startswith(incomplete)]
-
-
 def complete_policies(incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + name for name in registry.available() if name.startswith(last)]
 
 
-TraceArgument = Annotated[
-    str,
-    argument(
-        metavar="TRACE",
-        help="A file, a bundled name (`cotenant sim trace list`) or synth:NAME[:JOBS].",
-        complete=complete_trace,
-    ),
-]
-FormatFlag = Annotated[str, option("--format", metavar="NAME", help="Of the file, if not recognised.")]
-VcFlag = Annotated[str | None, option("--vc", metavar="ID", help="Only this virtual cluster.")]
-JobsFlag = Annotated[int | None, option("--jobs", metavar="N", help="Only the first N jobs.")]
-FromFlag = Annotated[
-    float | None, option("--from-s", metavar="S", help="Only jobs submitted at or after S seconds.")
-]
-PairsFlag = Annotated[
-    str,
-    option(
-        "--pairs",
-        metavar="gavel-v100|gavel-p100|gavel-k80|FILE|none",
-        help="How much jobs slow each other down; none: devices are not shared.",
-    ),
-]
-XiFlag = Annotated[
-    str,
-    option(
-        "--xi",
-        metavar="learned|measured|NAME",
-        help="What policies know of the pairs beforehand; NAME: an installed interference model.",
-    ),
-]
-LoadScaleFlag = Annotated[
-    float, option("--load-scale", metavar="F", help="F times as many arrivals per hour.")
-]
-NoiseFlag = Annotated[
-    float,
-    option(
-        "--noise",
-        metavar="SIGMA",
-        help="Error of expected durations: lognormal, median 1, this sigma.",
-    ),
-]
 EstimatesFlag = Annotated[
     str,
     option(
@@ -90,104 +43,9 @@ EstimatesFlag = Annotated[
         help="Lengths that policies get: lognormal:S as --noise S; limit: time limits as people write them.",
     ),
 ]
-KnownFlag = Annotated[
-    str, option("--known", metavar="exact|progress:S|none", help="Lengths told: all, by running jobs, none.")
-]
-TellsFlag = Annotated[
-    float, option("--tells", metavar="F", help="F of the jobs, drawn, tell theirs under --known progress:S.")
-]
-ResumableFlag = Annotated[
-    float, option("--resumable", metavar="F", help="F of the jobs, drawn, resume, and say so when loaded.")
-]
-BudgetFlag = Annotated[
-    str,
-    option("--budget", metavar="TIME", help="Training that each job gets at most, counted as alone: 1h."),
-]
-EtaFlag = Annotated[
-    bool, option("--eta", help="Tell when jobs end as they are submitted, and say how right that was.")
-]
-PromiseShareFlag = Annotated[
-    float,
-    option(
-        "--promise-share",
-        metavar="F",
-        help="F of the jobs (0.1: a tenth), drawn, ask to be promised an end; counts kept and broken ones.",
-    ),
-]
-LoadTimeFlag = Annotated[
-    float,
-    option("--load-time-scale", metavar="F", help="Load times times F."),
-]
-LaunchFlag = Annotated[
-    Literal["warm", "cold"],
-    option("--launch", metavar="warm|cold", help="Load times of warm starts, or of cold ones (default)."),
-]
-OnPreemptFlag = Annotated[
-    Literal["save", "lose"],
-    option(
-        "--on-preempt",
-        metavar="save|lose",
-        help="What a preempted job does: save its state (default), or begin again.",
-    ),
-]
-ShareMaxFlag = Annotated[
-    float,
-    option(
-        "--share-max",
-        metavar="X",
-        help="Sharing may cost no job more than X times its step time alone: co-tenants wait (0: no bound).",
-    ),
-]
-ShareHpFlag = Annotated[
-    float,
-    option(
-        "--share-hp",
-        metavar="X",
-        help="Jobs of class hp share, at no more than X times their step time alone (0: no such bound).",
-    ),
-]
-FailuresFlag = Annotated[
-    float | None,
-    option(
-        "--failures",
-        metavar="MTBF_H",
-        help="Each host fails every MTBF_H hours on average.",
-    ),
-]
-TrimFlag = Annotated[
-    float,
-    option(
-        "--trim",
-        metavar="F",
-        help="The first and the last F of the jobs (0.1: a tenth) run and are not counted.",
-    ),
-]
-WindowsFlag = Annotated[
-    int | None,
-    option(
-        "--windows",
-        metavar="N",
-        min=1,
-        max=10_000,
-        help="On N warm windows of the trace; intervals over them.",
-    ),
-]
-WindowJobsFlag = Annotated[
-    int, option("--window-jobs", metavar="J", min=1, help="Jobs that count in each window.")
-]
-HostsFlag = Annotated[int, option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
-GpusFlag = Annotated[int, option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")]
 SeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")]
 SeedsFlag = Annotated[
     int, option("--seeds", metavar="K", min=1, max=1_000, help="K seeds from --seed on; intervals.")
-]
-WorldFlag = Annotated[
-    Literal["devices", "elastic"],
-    option(
-        "--world",
-        metavar="devices|elastic",
-        help="elastic: max-min, afs-l, themis and pcs:elastic=true resize jobs.",
-    ),
 ]
 PoliciesFlag = Annotated[
     str,
@@ -203,29 +61,42 @@ OutFlag = Annotated[
 ]
 
 
-def knowledge_of(
-    known: KnownFlag = "exact",
-    tells: TellsFlag = 1.0,
-    resumable: ResumableFlag = 1.0,
-    budget: BudgetFlag = "",
-) -> sim.Knowledge:
-    """Reads from the flags what the policies know of the jobs. Raises Problem."""
-    with convert_errors():
-        return sim.Knowledge.parse(known, tells, resumable, duration_of("--budget", budget))
+def flagged_by_scenario(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives each parameter that has no flag the flag of the scenario's field of its name; `**fields` becomes
+    all fields."""
+    fields = inspect.signature(sim.Scenario, eval_str=True).parameters
+    own = inspect.signature(verb, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for each in own.parameters.values():
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            parameters += fields.values()
+        elif each.name in fields and get_origin(each.annotation) is not Annotated:
+            parameters.append(each.replace(annotation=fields[each.name].annotation))
+        else:
+            parameters.append(each)
+    verb.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return verb
 
 
-def taking(what: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replaces the parameter `what` of a function by those of `make`, which makes it."""
+def taking(*made: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replaces parameters of a function by the flags of `make`, which makes their value; their values, where
+    they are several."""
 
     def around(verb: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(verb, eval_str=True).parameters.values()
-        flags = inspect.signature(make, eval_str=True).parameters
+        takes = inspect.signature(make, eval_str=True).parameters.values()
+        flags = [each for each in takes if get_origin(each.annotation) is Annotated]
 
         @functools.wraps(verb)
         def command(**given: Any) -> Any:
-            return verb(**{what: make(**{name: given.pop(name) for name in flags})}, **given)
+            found = make(**{each.name: given.pop(each.name) for each in flags})
+            values = (found,) if len(made) == 1 else found
+            return verb(**dict(zip(made, values, strict=True)), **given)
 
-        parameters = [one for each in own for one in (flags.values() if each.name == what else (each,))]
+        first, *more = made
+        parameters = [
+            one for each in own if each.name not in more for one in (flags if each.name == first else (each,))
+        ]
         keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
         command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
         return command
@@ -233,75 +104,40 @@ def taking(what: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     return around
 
 
-takes_knowledge = taking("knowledge", knowledge_of)
-
-
-@takes_knowledge
-def scenario_of(
-    *,
-    trace: TraceArgument,
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
-    jobs: JobsFlag = None,
-    from_s: FromFlag = None,
-    hosts: HostsFlag = 8,
-    gpus_per_host: GpusFlag = 8,
-    load_scale: LoadScaleFlag = 1.0,
-    noise: NoiseFlag = 0.0,
-    estimate_noise: EstimatesFlag = "",
-    knowledge: sim.Knowledge,
-    load_time_scale: LoadTimeFlag = 1.0,
-    launch: LaunchFlag = "cold",
-    pairs: PairsFlag = "gavel-v100",
-    xi: XiFlag = "learned",
-    on_preempt: OnPreemptFlag = "save",
-    share_max: ShareMaxFlag = 0.0,
-    share_hp: ShareHpFlag = 0.0,
-    failures: FailuresFlag = None,
-    trim: TrimFlag = 0.0,
-    eta: EtaFlag = False,
-    promise_share: PromiseShareFlag = 0.0,
-    world: WorldFlag = "devices",
-) -> sim.Scenario:
-    """Builds the scenario that the flags describe. Raises Problem."""
-    sigma, limits = estimates_of(estimate_noise, noise)
+def knowledge_of(
+    known: Annotated[
+        str,
+        option("--known", metavar="exact|progress:S|none", help="Lengths told: all, by running jobs, none."),
+    ] = "exact",
+    tells: Annotated[
+        float,
+        option("--tells", metavar="F", help="F of the jobs, drawn, tell theirs under --known progress:S."),
+    ] = 1.0,
+    resumable: Annotated[
+        float,
+        option("--resumable", metavar="F", help="F of the jobs, drawn, resume, and say so when loaded."),
+    ] = 1.0,
+    budget: Annotated[
+        str,
+        option("--budget", metavar="TIME", help="Training that each job gets at most, counted as alone: 1h."),
+    ] = "",
+) -> sim.Knowledge:
+    """Reads from the flags what the policies know of the jobs. Raises Problem."""
     with convert_errors():
-        return sim.Scenario(
-            trace=trace,
-            format=format,
-            vc=vc,
-            from_s=from_s,
-            jobs=jobs,
-            load_scale=load_scale,
-            noise=sigma,
-            limits=limits,
-            knowledge=knowledge,
-            load_time_scale=load_time_scale,
-            launch=launch,
-            pairs=pairs,
-            xi=xi,
-            on_preempt=on_preempt,
-            share_max=share_max,
-            share_hp=share_hp,
-            failures_mtbf_h=failures,
-            trim=trim,
-            eta=eta,
-            promise_share=promise_share,
-            hosts=hosts,
-            gpus_per_host=gpus_per_host,
-            world=world,
-        )
+        return sim.Knowledge.parse(known, tells, resumable, duration_of("--budget", budget))
 
 
-takes_scenario = taking("scenario", scenario_of)
+takes_knowledge = taking("knowledge", make=knowledge_of)
 
 
-def estimates_of(text: str, noise: float) -> tuple[float, bool]:
+@flagged_by_scenario
+def estimates_of(noise: float = 0.0, estimate_noise: EstimatesFlag = "") -> tuple[float, bool]:
     """Sigma of the estimates' error, and whether they are limits.
 
     Raises:
         Problem: no such kind of estimates.
     """
+    text = estimate_noise
     if not text:
         return noise, False
     if noise:
@@ -315,6 +151,18 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
     except ValueError:
         pass
     raise Problem("usage", f"--estimate-noise {text!r} makes no sense", "write exact, lognormal:0.7 or limit")
+
+
+@takes_knowledge
+@taking("noise", "limits", make=estimates_of)
+@flagged_by_scenario
+def scenario_of(**fields: Any) -> sim.Scenario:
+    """Builds the scenario that the flags describe. Raises Problem."""
+    with convert_errors():
+        return sim.Scenario(**fields)
+
+
+takes_scenario = taking("scenario", make=scenario_of)
 
 
 def one_policy(text: str) -> sim.PolicyChoice:

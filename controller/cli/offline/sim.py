@@ -69,8 +69,19 @@ def compare(
     *,
     policies: options.PoliciesFlag = options.DEFAULT_POLICIES,
     scenario: Scenario,
-    windows: options.WindowsFlag = None,
-    window_jobs: options.WindowJobsFlag = 256,
+    windows: Annotated[
+        int | None,
+        option(
+            "--windows",
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="On N warm windows of the trace; intervals over them.",
+        ),
+    ] = None,
+    window_jobs: Annotated[
+        int, option("--window-jobs", metavar="J", min=1, help="Jobs that count in each window.")
+    ] = 256,
     seed: options.SeedFlag = 0,
     seeds: options.SeedsFlag = 1,
     workers: WorkersFlag = None,
@@ -161,12 +172,13 @@ def name_of(task: Task) -> str:
 
 @sim.part("replay")
 @options.takes_knowledge
+@options.flagged_by_scenario
 def replay(
     *,
     journal: Annotated[str, argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
     policies: WhatifAskedFlag = "",
     since: WhatifSinceFlag = "",
-    pairs: options.PairsFlag = "gavel-v100",
+    pairs: str = "gavel-v100",
     knowledge: Knowledge,
     seed: options.SeedFlag = 0,
     workers: WorkersFlag = None,

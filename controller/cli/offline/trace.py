@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import FormFlag, show_one
-from cotenant.controller.cli.offline.options import FormatFlag, SeedFlag, TraceArgument, VcFlag
+from cotenant.controller.cli.offline.options import SeedFlag, flagged_by_scenario
 from cotenant.controller.cli.offline.trace_list import sim_trace_list
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
@@ -42,10 +42,11 @@ trace.part("list")(sim_trace_list)
 
 
 @trace.part("show")
+@flagged_by_scenario
 def show_trace(
-    trace: TraceArgument,
-    format: FormatFlag = "auto",
-    vc: VcFlag = None,
+    trace: str,
+    format: str = "auto",
+    vc: str | None = None,
     seed: SeedFlag = 0,
     form: FormFlag = "table",
 ) -> None:
@@ -134,12 +135,13 @@ def synth(
 
 
 @trace.part("import")
+@flagged_by_scenario
 def import_trace(
     source: Annotated[str, argument(metavar="SOURCE", help="A file of another system.")],
     file: FileArgument,
-    format: FormatFlag = "auto",
+    format: str = "auto",
     columns: MapFlag = "",
-    vc: VcFlag = None,
+    vc: str | None = None,
     force: ForceFlag = False,
 ) -> None:
     """Turn a trace of another system into our CSV: Philly, Helios, Alibaba PAI, SWF, Slurm's sacct.

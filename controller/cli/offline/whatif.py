@@ -55,6 +55,7 @@ JournalFlag = Annotated[
 
 
 @options.takes_knowledge
+@options.flagged_by_scenario
 def whatif(
     *,
     words: WhatifJobArgument = None,
@@ -62,7 +63,7 @@ def whatif(
     since: WhatifSinceFlag = "",
     add_gpus: AddGpusFlag = "",
     journal: JournalFlag = "",
-    pairs: options.PairsFlag = "gavel-v100",
+    pairs: str = "gavel-v100",
     knowledge: Knowledge,
     seed: options.SeedFlag = 0,
     workers: WorkersFlag = None,

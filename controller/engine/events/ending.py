@@ -58,15 +58,17 @@ def left_host(
     co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
     is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not verdict.workdir_missing
-    known = (verdict, job.attempt.verdict or verdict)
-    worst = max(known, key=lambda each: (_SEVERITY[each.outcome], bool(each.detail)))
+    worst, before = verdict, job.attempt.verdict
+    if before is not None:
+        worst = max((verdict, before), key=lambda each: (_SEVERITY[each.outcome], bool(each.detail)))
     dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
     if outcome == "finished" and host.failures_in_row:
         clear_suspicion(dispatch, host)
     if not job.attempt.hosts_left:
-        dispatch.ledger.records.leave_out_lateness(job)
+        if job.attempt.late_s:
+            dispatch.ledger.records.leave_out_lateness(job)
         _settle(dispatch, job)
     elif outcome != "finished" and job.phase not in domain.LEAVING:
         reason = job.attempt.stop_reason or domain.because("gang-peer-ended", host_id)

@@ -90,7 +90,7 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
             estimating.learn_load(ledger, job, load_s)
     ledger.records.first_step(job, event.step, assumed=event.assumed)
     if is_loading:
-        ledger.siblings.add(job)
+        ledger.siblings.begin(job)
         _judge(dispatch, job)
     else:  # Nothing of it was done while it loaded.
         ledger.records.expect(job, estimating.remaining_from(ledger, job, job.attempt.start_step))
@@ -194,34 +194,36 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
             claims.stray_gone(dispatch, known, event.host_id)
         return
     dispatch.ledger.records.last_words(job, event)
-    is_out = event.verdict.out_of_memory or (event.verdict.is_over_host_limit and is_need_unknown(job))
-    if is_out and not job.attempt.stop_cause and event.verdict.outcome == "user-failed":
+    verdict = event.verdict
+    failed = verdict.outcome == "user-failed" and not job.attempt.stop_cause
+    if failed and (verdict.out_of_memory or (verdict.is_over_host_limit and is_need_unknown(job))):
         crowded_out = estimating.blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
     is_by_itself = job.attempt.stop_cause in ("", "peer")
-    if event.verdict.refusal == "split" and is_by_itself:
-        _go_on_whole(dispatch.ledger, job, event.verdict.detail)
-    elif event.verdict.refusal == "resume":
-        if dispatch.ledger.records.went_otherwise(job, event.verdict.detail):
+    refusal = verdict.refusal
+    if refusal == "split" and is_by_itself:
+        _go_on_whole(dispatch.ledger, job, verdict.detail)
+    elif refusal == "resume":
+        if dispatch.ledger.records.went_otherwise(job, verdict.detail):
             dispatch.ledger.resumes.note(job, is_proven=False)
         if is_by_itself:
-            reason = domain.because("otherwise", event.verdict.detail, job.durable_step)
+            reason = domain.because("otherwise", verdict.detail, job.durable_step)
             dispatch.ledger.records.blame_stop(job, "otherwise", reason)
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
-    _note_lateness(dispatch, job, event)
-    left_host(dispatch, job, event.host_id, event.verdict)
+    if job.attempt.epoch != dispatch.ledger.epoch.token:
+        _note_lateness(dispatch, job, event)
+    left_host(dispatch, job, event.host_id, verdict)
     if job.phase is domain.Phase.QUEUED and job.reason.code == "unsplit" and _visits_parts(job):
         _stay_whole(dispatch.ledger, job)
 
 
 def _note_lateness(dispatch: Dispatch, job: domain.Job, event: ev.AttemptEnded) -> None:
-    """Where a controller has started since the attempt was launched, its end may have been while none ran:
-    what it held until then counts, and not until the journal knows of it. Of a gang the last end counts."""
+    """A controller has started since the attempt was launched, so its end may have been while none ran: what
+    it held until then counts, and not until the journal knows of it. Of a gang the last end counts."""
     ledger, attempt = dispatch.ledger, job.attempt
-    was_away = attempt.epoch != ledger.epoch.token
-    late_s = min(event.ago_s, ledger.now_s - attempt.began_s) if was_away else 0.0
+    late_s = min(event.ago_s, ledger.now_s - attempt.began_s)
     ledger.records.note_lateness(job, late_s if attempt.verdict is None else min(late_s, attempt.late_s))
     charged = job.spec.user if dispatch.config.policy.fair_share_by == "user" else job.spec.organisation
     account = ledger.accounts.get(charged)

@@ -411,9 +411,9 @@ def _host_limit_mib(ledger: Ledger, job: domain.Job, devices: int) -> int:
 def launch_of(job: domain.Job) -> domain.Launch:
     """How the next attempt is launched. A job that did not go on as it was left begins where that was
     proven, or at its beginning; it is not saved any more."""
-    newest = job.newest_checkpoint
     if not job.progress.went_otherwise:
         return job.spec.launch
+    newest = job.newest_checkpoint
     return job.spec.launch.save_no_more("" if newest is None else f"a{newest.attempt}-s{newest.step}")
 
 
@@ -434,7 +434,7 @@ def start_commands(
     port = first.port_first + (job.number * 31 + job.attempt.number) % first.port_count
     newest = job.newest_checkpoint if job.progress.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
-    profile_s = config.profile_s if is_profiled(ledger, job, shared) else 0.0
+    profile_s = config.profile_s if config.profile_s and is_profiled(ledger, job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
     bound = ledger.pairs.bound_of(job) if ledger.pairs.has_bounds else UNBOUNDED
     step_batch = (

@@ -163,9 +163,10 @@ def learn_load(ledger: Ledger, job: domain.Job, load_s: float) -> None:
     cold loads say nothing of each other."""
     estimates = ledger.estimates
     ledger.records.expect_load(job, load_s)
-    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s, "")
+    family = knowledge.family_of(job.spec)
+    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, family, load_s, "")
     if job.attempt.launched:
-        for key in (*filter(None, knowledge.family_of(job.spec)), ""):
+        for key in (*filter(None, family), ""):
             estimates.launch_kinds.pop(key, None)
             estimates.launch_kinds[key] = job.attempt.launched
         _bound(estimates.launch_kinds)
@@ -176,12 +177,12 @@ def learn_pause(ledger: Ledger, job: domain.Job) -> None:
     if job.spec.pause_s is None:
         pause_s = ledger.now_s - job.phase_since_s
         ledger.records.expect_pause(job, pause_s)
-        _keep(ledger.estimates.pauses, job, pause_s, "")
+        _keep(ledger.estimates.pauses, knowledge.family_of(job.spec), pause_s, "")
 
 
-def _keep(seen: dict[str, list[float]], job: domain.Job, spent_s: float, *more: str) -> None:
-    """Keeps what something took for the job's family, and under further keys."""
-    for key in (*filter(None, knowledge.family_of(job.spec)), *more):
+def _keep(seen: dict[str, list[float]], family: knowledge.Family, spent_s: float, *more: str) -> None:
+    """Keeps what something took for a job's family, and under further keys."""
+    for key in (*filter(None, family), *more):
         seen[key] = [*seen.pop(key, ()), spent_s][-KEPT_PER_FAMILY:]
     _bound(seen)
 
@@ -198,9 +199,10 @@ def learn_duration(ledger: Ledger, job: domain.Job) -> None:
         run_s = job.progress.step * (job.measured.solo_step_s or 0.0)
     if run_s <= 0:
         return
-    _keep(ledger.estimates.by_command, job, run_s)
+    family = knowledge.family_of(job.spec)
+    _keep(ledger.estimates.by_command, family, run_s)
     ledger.siblings.remove(job)
-    _judge_siblings(ledger, knowledge.family_of(job.spec))
+    _judge_siblings(ledger, family)
 
 
 def _judge_siblings(ledger: Ledger, family: knowledge.Family) -> None:

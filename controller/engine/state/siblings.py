@@ -13,26 +13,39 @@ class Siblings:
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self._families: dict[JobId, Family] = {}
         self._by_program: dict[str, dict[JobId, tuple[Family, Job]]] = {}
         self._begun: dict[str, dict[JobId, tuple[Family, Job]]] = {}
         """Those of them that have trained."""
 
     def add(self, job: Job) -> None:
-        """The job has arrived, waits again after its end, begins to train, or has other options."""
+        """The job has arrived, waits again after its end, or has other options."""
         self.remove(job)
+        if job.spec.expected_s is not None:
+            return
         family = family_of(job.spec)
-        if family.program and job.spec.expected_s is None:
-            self._by_program.setdefault(family.program, {})[job.job_id] = (family, job)
-            if job.first_start_s is not None and not job.spec.is_elastic and job.spec.profiling != "only":
-                self._begun.setdefault(family.program, {})[job.job_id] = (family, job)
+        if family.program:
+            self._families[job.spec.job_id] = family
+            self._by_program.setdefault(family.program, {})[job.spec.job_id] = (family, job)
+            self.begin(job)
+
+    def begin(self, job: Job) -> None:
+        """The job has begun to train, if it has ever started."""
+        family = self._families.get(job.spec.job_id)
+        if family is None or job.first_start_s is None:
+            return
+        if not job.spec.is_elastic and job.spec.profiling != "only":
+            self._begun.setdefault(family.program, {})[job.spec.job_id] = (family, job)
 
     def remove(self, job: Job) -> None:
         """The job has ended."""
-        program = family_of(job.spec).program
+        family = self._families.pop(job.spec.job_id, None)
+        if family is None:
+            return
         for index in (self._by_program, self._begun):
-            members = index.get(program, {})
-            if members.pop(job.job_id, None) is not None and not members:
-                del index[program]
+            members = index.get(family.program, {})
+            if members.pop(job.spec.job_id, None) is not None and not members:
+                del index[family.program]
 
     def members(self, program: str) -> Iterator[tuple[Family, Job]]:
         """The unfinished jobs of a program."""

@@ -48,20 +48,21 @@ FrontFlag = Annotated[
 ]
 
 
+@options.flagged_by_scenario
 def tune(
     *,
-    trace: options.TraceArgument,
+    trace: str,
     objectives: ObjectivesFlag = "jct:mean,error:mean",
     evaluations: EvaluationsFlag = 280,
     train_jobs: TrainJobsFlag = 300,
     test_jobs: TestJobsFlag = 300,
     asked: AskedFlag = 0.1,
-    format: options.FormatFlag = "auto",
-    vc: options.VcFlag = None,
-    from_s: options.FromFlag = None,
-    hosts: options.HostsFlag = 8,
-    gpus_per_host: options.GpusFlag = 8,
-    load_scale: options.LoadScaleFlag = 1.0,
+    format: str = "auto",
+    vc: str | None = None,
+    from_s: float | None = None,
+    hosts: int = 8,
+    gpus_per_host: int = 8,
+    load_scale: float = 1.0,
     backend: BackendFlag = "processes",
     address: AddressFlag = "",
     workers: WorkersFlag = None,

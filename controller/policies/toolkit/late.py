@@ -7,7 +7,7 @@ known and it ends before the late one could start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job
@@ -87,8 +87,9 @@ class KeptForLate:
         stays_s = self._spared.stays_s(job) if can_leave else 0.0
         if devices is None or (can_leave and not stays_s):
             return devices
-        booked = self._list_booked(job, now_s + stays_s) if stays_s else ()
-        if self._devices.isdisjoint(devices) and not any(each in booked for each in devices):
+        booked = self._list_booked(job, now_s + stays_s) if stays_s else set()
+        is_unbooked = booked.isdisjoint(devices)
+        if is_unbooked and self._devices.isdisjoint(devices):
             return devices
         is_known = job.known_left_s(now_s) is not None
         ends_s = (
@@ -99,7 +100,7 @@ class KeptForLate:
             else reservations.NEVER_S
         )
         here = [kept for kept in self._kept if not set(kept.devices).isdisjoint(devices)]
-        if all(ends_s <= kept.start_s for kept in here) and not any(each in booked for each in devices):
+        if is_unbooked and all(ends_s <= kept.start_s for kept in here):
             return devices
         apart = self._plan.fork()
         for (host_id, type), free in list(apart.view.free.devices.items()):
@@ -108,7 +109,7 @@ class KeptForLate:
                 apart.suppose_taken(host_id, type, taken)
         return apart.find_free(job)
 
-    def _list_booked(self, job: Job, until_s: float) -> Collection[DeviceId]:
+    def _list_booked(self, job: Job, until_s: float) -> set[DeviceId]:
         """The devices that are reserved for somebody else before then."""
         user = job.spec.user
         return {

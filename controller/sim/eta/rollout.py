@@ -11,13 +11,15 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Collection
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, JobId, Phase, StartAttempt
+from cotenant.controller.domain import ENDED, ComputeRequest, JobId, Phase, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
+from cotenant.controller.sim.drive import answer_inline, drive, nothing
 from cotenant.controller.sim.eta.futures import ENDLESS_S, INSTANT, Drawing, Future
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.physics import Physics
@@ -26,8 +28,6 @@ from cotenant.controller.wire import unpack_struct
 
 EVENTS_PER_JOB_MAX: Final = 60
 IDLE_EVENTS_MAX: Final = 2_000
-CHARGE_S: Final = 1.0
-"""How long a computation takes to fail."""
 
 
 class HeldJob(NamedTuple):
@@ -136,50 +136,30 @@ def follow(
         if (engine.jobs[job_id].phase is not Phase.HELD or (release is not None and job_id == release.job_id))
         and not (job_id in endless and start_s is not None)
     }
-    idle = 0
-    for _ in range(EVENTS_PER_JOB_MAX * (len(engine.jobs) + 100)):
-        if not pending:
-            break
-        alarm_s = engine.next_alarm_s
-        if release is not None and (alarm_s is None or release.at_s < alarm_s):
-            alarm_s = release.at_s
-        event = world.next_event(alarm_s)
-        if event is None or world.now_s >= ENDLESS_S:
-            break
-        if release is not None and type(event) is ev.AlarmRang and world.now_s >= release.at_s:
-            event, release = ev.ReleaseRequested(job_id=release.job_id, by=""), None
+    if not pending:
+        return started, ended
+    if release is not None:
+        world.tell_at(release.at_s, ev.ReleaseRequested(job_id=release.job_id, by=""))
+    steps = drive(engine, world, _refuse, idle_events_max=IDLE_EVENTS_MAX)
+    for event, commands in islice(steps, EVENTS_PER_JOB_MAX * (len(engine.jobs) + 100)):
         now_s = world.now_s
-        commands = engine.handle(event, now_s)
-        if commands:
-            idle = 0
-            world.obey(commands)
-            for command in commands:
-                if type(command) is StartAttempt and command.job_id not in started:
-                    started[command.job_id] = now_s
-                    if command.job_id in endless:
-                        pending.discard(command.job_id)
-            _refuse(world)
-        else:
-            idle += 1
-            if idle > IDLE_EVENTS_MAX and world.is_idle:
-                break
+        if now_s >= ENDLESS_S:
+            break
+        for command in commands:
+            if type(command) is StartAttempt and command.job_id not in started:
+                started[command.job_id] = now_s
+                if command.job_id in endless:
+                    pending.discard(command.job_id)
         if type(event) is ev.AttemptEnded:
             job = engine.jobs.get(event.job_id)
             if job is None or job.phase in ENDED:
                 ended[event.job_id] = now_s
                 pending.discard(event.job_id)
+        if not pending:
+            break
     return started, ended
 
 
-def _refuse(world: World) -> None:
+def _refuse(request: ComputeRequest) -> ev.Computed:
     """Refuses a computation that the policy asked for."""
-    requests, world.compute_requests = world.compute_requests, []
-    for request in requests:
-        refusal = ev.Computed(
-            request_id=request.request_id,
-            model_sha256="",
-            values=(),
-            error="nothing is computed in a roll-out",
-            job_id=request.job_id,
-        )
-        world.answer(refusal, CHARGE_S)
+    return answer_inline(request, nothing)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -80,31 +80,31 @@ def open_journal(where: Path | str) -> Iterator[store.JournalReader]:
         reading.close()
 
 
-class PastEntry(NamedTuple):
-    """An entry of the journal, as it was read."""
-
-    seq: int
-    now_s: float
-    event: ev.AnyEvent
-    decision: Decision
-    commands: bytes
-    """Their digest."""
-
-
-def entries(journal: store.JournalReader, *, after: int = 0, limit: int | None = None) -> Iterator[PastEntry]:
-    """Yields the entries of a journal in order."""
+def entries(
+    journal: store.JournalReader,
+    runs: list[store.ControllerRun],
+    engine: Engine,
+    make_policy: MakePolicy,
+    *,
+    after: int = 0,
+    limit: int | None = None,
+) -> Iterator[tuple[Engine, store.Entry, ev.AnyEvent, Decision]]:
+    """Yields the entries of a journal in order, each with the engine that the caller is to hand it to: in the
+    configuration of its time."""
+    upcoming = [run for run in runs[1:] if run.first_seq > after]
     for entry in journal.entries(after, limit):
-        yield PastEntry(entry.seq, entry.now_s, *store.read_entry(journal, entry), entry.commands)
+        while upcoming and upcoming[0].first_seq <= entry.seq:
+            engine = reconfigure(engine, upcoming.pop(0).configuration, make_policy)
+        yield engine, entry, *store.read_entry(journal, entry)
 
 
 def fold(journal: store.JournalReader, runs: list[store.ControllerRun], look: LooksAtEntry) -> Engine:
     """Every entry in order, as recovery folds it; the engine at the end."""
-    engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
-    for entry in entries(journal):
-        while upcoming and upcoming[0].first_seq <= entry.seq:
-            engine = reconfigure(engine, upcoming.pop(0).configuration, registry.make)
-        look(engine, entry.event, engine.fold(entry.event, entry.decision, entry.now_s))
-    return engine
+    current = Engine(registry.make, unpack(runs[0].configuration, EngineConfig))
+    for engine, entry, event, decision in entries(journal, runs, current, registry.make):
+        look(engine, event, engine.fold(event, decision, entry.now_s))
+        current = engine
+    return current
 
 
 def reconfigure(engine: Engine, configuration: bytes, make_policy: MakePolicy) -> Engine:

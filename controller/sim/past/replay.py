@@ -23,13 +23,7 @@ from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.past.journal import (
-    NothingToReplay,
-    Troubles,
-    extent,
-    fold,
-    open_journal,
-)
+from cotenant.controller.sim.past.journal import NothingToReplay, Troubles, extent, fold, open_journal
 from cotenant.controller.sim.world.outcome import RunResult
 from cotenant.controller.sim.world.workload import Cluster, Workload
 

@@ -19,7 +19,7 @@ from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy
 from cotenant.controller.history import action_in_words
 from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.sim.past.journal import entries, extent, open_journal, reconfigure
+from cotenant.controller.sim.past.journal import entries, extent, open_journal
 from cotenant.controller.store import ControllerRun, JournalReader, RecoveredState, digest
 
 LAST_KEPT: Final = 50
@@ -173,8 +173,6 @@ class ShadowFollower:
         self._shadow, self._begin_s, self._make = policy, begin_s, make_policy
         self._comparison, self._failed, self._unfollowed = Comparison(), "", 0
         self._engine: Engine | None = None
-        self._runs = 0
-        """How many of the controller's starts have been followed."""
         self._now_s = 0.0
         self.recorded = Decision()
         self.reached = 0
@@ -194,12 +192,12 @@ class ShadowFollower:
             if self._engine is None:
                 self._engine = self._begin(journal, runs)
             count = 0
-            for entry in entries(journal, after=self.reached, limit=entries_max):
-                while self._runs < len(runs) and runs[self._runs].first_seq <= entry.seq:
-                    self._engine = reconfigure(self._engine, runs[self._runs].configuration, self._policy)
-                    self._runs += 1
-                self.recorded, self._now_s = entry.decision, entry.now_s
-                commands = self._engine.handle(entry.event, entry.now_s)
+            following = entries(
+                journal, runs, self._engine, self._policy, after=self.reached, limit=entries_max
+            )
+            for engine, entry, event, decision in following:
+                self._engine, self.recorded, self._now_s = engine, decision, entry.now_s
+                commands = engine.handle(event, entry.now_s)
                 self._unfollowed += digest(commands) != entry.commands
                 self.reached, self.reached_s = entry.seq, entry.now_s
                 count += 1
@@ -213,15 +211,14 @@ class ShadowFollower:
         for seq, data in journal.snapshots():
             if seq >= journal.first_at(self._begin_s):
                 continue
-            begun = [run.configuration for run in runs if run.first_seq <= seq + 1]
+            begun = [run.configuration for run in runs if run.first_seq <= seq] or [runs[0].configuration]
             state = RecoveredState(Engine(self._policy, wire.unpack(begun[-1], EngineConfig)))
             try:
                 state.load(data)
             except wire.BadMessage:
                 continue
-            self.reached, self._runs = seq, len(begun)
+            self.reached = seq
             return state.engine
-        self._runs = 1
         return Engine(self._policy, wire.unpack(runs[0].configuration, EngineConfig))
 
     # --- The shadow --------------------------------------------------------------------------------

@@ -104,14 +104,7 @@ def fairness_summary(each: Fairness, among: NDArray[np.bool_]) -> dict[str, Any]
 
 
 def _spread(values: Floats) -> dict[str, float]:
-    p50, p95, p99 = np.percentile(values, (50, 95, 99))
-    return {
-        "mean": float(values.mean()),
-        "p50": float(p50),
-        "p95": float(p95),
-        "p99": float(p99),
-        "max": float(values.max()),
-    }
+    return {**(distribution(values) or {}), "max": float(values.max())}
 
 
 Mask = NDArray[np.bool_]

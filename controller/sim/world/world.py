@@ -46,7 +46,7 @@ from cotenant.controller.sim.world.workload import Workload
 NEVER: Final = math.inf
 REPORTS: Final = OBSERVATIONS
 """Reports after a change, as many as make a verdict; those that follow would say the same."""
-LEAVES, FIRST_STEP, HOST, ANSWER, REPORT, TELL, LOST = range(7)
+LEAVES, FIRST_STEP, HOST, TOLD, REPORT, TELL, LOST = range(7)
 """Kinds of heap entries (at_s, rank, row, ticket), in their order at one instant. LEAVES: the work is done,
 or a stopped attempt has left its devices."""
 
@@ -68,7 +68,7 @@ class World:
         self.done: JobRun | None = None
         """The run that ended with the event just given out."""
         self.compute_requests: list[domain.ComputeRequest] = []
-        """Computations asked for; the driver takes them and calls `answer`."""
+        """Computations asked for; the driver takes them, and tells the answer `charge_s` later."""
         self.devices = devices
         self._specs, self._hosts, self._failing = specs, list(hosts), failing
         self._row_of = specs.row_of
@@ -87,7 +87,7 @@ class World:
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._knowledge, self._tells, self._resumes = workload.knowledge, workload.tells, workload.resumes
         self._says_hello = not workload.knowledge.is_complete
-        self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
+        self._kill_s, self._observe_s, self.charge_s = physics.kill_s, physics.observe_s, physics.charge_s
         self._saves = physics.on_preempt == "save"
         self._loads_contend = physics.load_duty > 0.0
         self._every_s = checkpoint_every_s if self._saves else 0.0
@@ -98,7 +98,7 @@ class World:
         self._heap: list[tuple[float, int, int, int]] = []
         self._ready: deque[tuple[ev.AnyEvent, JobRun | None]] = deque()
         """More reports of this instant, in order; each changes the devices when the engine gets it."""
-        self._answers: dict[int, ev.Computed] = {}
+        self._told: dict[int, ev.AnyEvent] = {}
         self._ticket = 0
         self._down: set[int] = set()
         self.had_it_waited_s: dict[int, float] = {}
@@ -173,8 +173,8 @@ class World:
         if rank >= REPORT:
             return self._reports(at_s, rank, self._runs.get(row), ticket)
         self.now_s = at_s
-        if rank == ANSWER:
-            return self._answers.pop(ticket)
+        if rank == TOLD:
+            return self._told.pop(ticket)
         return self._host_returns(row) if row in self._down else self._host_fails(row)
 
     def _reports(self, at_s: float, rank: int, run: JobRun | None, ticket: int) -> ev.AnyEvent | None:
@@ -371,9 +371,9 @@ class World:
             run.save()
             self._tell_safe(run)
 
-    def answer(self, computed: ev.Computed, after_s: float) -> None:
-        """The answer to a computation comes so much later."""
-        self._answers[self._push(self.now_s + after_s, ANSWER, 0)] = computed
+    def tell_at(self, at_s: float, event: ev.AnyEvent) -> None:
+        """Something that comes from outside, at that time."""
+        self._told[self._push(at_s, TOLD, 0)] = event
 
     def _push(self, at_s: float, rank: int, row: int) -> int:
         """The ticket of a new entry; tickets never repeat."""
@@ -490,7 +490,7 @@ class World:
     def is_idle(self) -> bool:
         """No job is to come, no device is held, all hosts are up and no answer is due: nothing that
         happens here could change anything any more."""
-        under_way = self.devices.held or self._ready or self._answers or self._down
+        under_way = self.devices.held or self._ready or self._told or self._down
         return not under_way and self._arrives_s == NEVER
 
     def check_end(self) -> None:

@@ -12,9 +12,9 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from cotenant.controller.cli.frame.command import Declared
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.domain import JobId
+from cotenant.controller.flags import Declared
 from cotenant.controller.wire import clients
 from tests.building.stand_in import StandIn
 from tests.controller.cli.conftest import Cotenant

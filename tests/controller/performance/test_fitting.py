@@ -106,7 +106,7 @@ def test_a_learned_profile_is_asked_about_once_and_the_model_is_kept() -> None:
     assert asked.kind == KIND
     assert asked.kind in KINDS
     assert asked.request_id < 0, "policies count upwards from 1"
-    answer, _ = answer_inline(asked, compute)
+    answer = answer_inline(asked, compute)
     assert answer.error == ""
     desk.tell(answer)
     law = desk.job(1).measured.profile.throughput
@@ -129,7 +129,7 @@ def test_the_next_job_of_its_kind_is_given_the_model_with_the_profile() -> None:
     )
     desk.tell(learned_of)
     (asked,) = (command for command in desk.commands if isinstance(command, ComputeRequest))
-    desk.tell(answer_inline(asked, compute)[0])
+    desk.tell(answer_inline(asked, compute))
     desk.submit(2, **kind)
     given = desk.job(2).measured.profile
     assert given is not None and given == desk.job(1).measured.profile
@@ -152,7 +152,7 @@ def test_the_computing_process_answers_about_the_job_it_was_asked_about() -> Non
         return found
 
     good, bad = asyncio.run(answers())
-    assert good == answer_inline(asked, compute)[0]
+    assert good == answer_inline(asked, compute)
     assert good.job_id == bad.job_id == "1"
     assert bad.error
     assert bad.values == ()
@@ -190,7 +190,7 @@ def test_an_answer_about_points_that_have_changed_is_dropped() -> None:
     desk = Desk("fifo")
     (asked,) = learned(desk, profile(64, *POINTS))
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(64, *POINTS[:1])))
-    desk.tell(answer_inline(asked, compute)[0])
+    desk.tell(answer_inline(asked, compute))
     assert desk.job(1).measured.profile.throughput is None
 
 

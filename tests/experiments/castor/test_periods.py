@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from tempfile import NamedTemporaryFile
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.traces.reading import parse, read
-from cotenant.controller.sim.traces.trace import Trace, TraceProblem
-from cotenant.controller.sim.windows import busiest, sample
+from cotenant.controller.sim import Trace, TraceProblem, read
+from experiments.castor.periods import busiest, sample
 
 Row = tuple[int, int, float]
 """(submission in s, duration in s, GPUs)."""
@@ -18,7 +18,10 @@ Row = tuple[int, int, float]
 
 def traced(rows: list[Row]) -> Trace:
     lines = [f"j{n},{at},{lasts},{gpus:g}" for n, (at, lasts, gpus) in enumerate(sorted(rows))]
-    return parse("\n".join(["job_id,submit_time_s,duration_s,gpus", *lines]) + "\n", name="t")
+    with NamedTemporaryFile("w", suffix=".csv") as file:
+        file.write("\n".join(["job_id,submit_time_s,duration_s,gpus", *lines]) + "\n")
+        file.flush()
+        return read(file.name)
 
 
 def test_the_busiest_period_is_the_one_with_most_gpu_time_not_with_most_jobs() -> None:
