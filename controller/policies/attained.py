@@ -18,13 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
-import msgspec
-
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
 
 PRESETS: dict[str, str] = {
@@ -45,6 +43,7 @@ class TiresiasParameters(PolicyParameters, frozen=True, kw_only=True):
     one fewer than queues, or the name of a preset."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         limits = self.limits()
         if not limits or limits[0] <= 0 or any(a >= b for a, b in pairwise(limits)):
             raise ValueError(
@@ -59,11 +58,6 @@ class TiresiasParameters(PolicyParameters, frozen=True, kw_only=True):
             return tuple(float(part) for part in text.split(","))
         except ValueError:
             return ()
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> TiresiasParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert({name: str(value) for name, value in parameters.items()}, cls)
 
 
 NOBODY: Final[Iterator[Job]] = iter(())

@@ -6,8 +6,10 @@ besides deciding is one of the protocols below, which the engine asks for by `is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, Protocol, Self, runtime_checkable
+from collections.abc import Iterable, Mapping
+from functools import cache
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol, Self, get_args, runtime_checkable
 
 import msgspec
 
@@ -18,13 +20,45 @@ from cotenant.controller.planning import View
 Parameters = dict[str, str | int | float | bool]
 
 
+class Within(NamedTuple):
+    """The range of a parameter, to stand at its field: `x_s: Annotated[float, Within(1.0, 1e6)] = 60.0`."""
+
+    least: float
+    most: float = inf
+    above: bool = False
+    """Whether the value must be above `least`, which then is out of range itself."""
+
+    def holds(self, value: float) -> bool:
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        if self.above:
+            return f"above {self.least:.12g}" + (f", at most {self.most:.12g}" if self.most < inf else "")
+        return f"{self.least:.12g} to {self.most:.12g}" if self.most < inf else f"at least {self.least:.12g}"
+
+
 class PolicyParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of the named options of a policy, each with its default."""
+    """The base of the named options of a policy, each with its default and, if it has one, its range."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _kinds(type(self)).items():
+            for within in get_args(kind):
+                if isinstance(within, Within) and not within.holds(value := getattr(self, name)):
+                    raise ValueError(f"{name} must be {within}, got {value}")
 
     @classmethod
     def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
+        """Takes a number for a text where the field is one (`thresholds_gpu_s=3250`). Raises ValueError for a
+        wrong name, type or range."""
+        kinds = _kinds(cls)
+        given = {name: str(value) if kinds.get(name) is str else value for name, value in parameters.items()}
+        return msgspec.convert(given, cls, strict=False)
+
+
+@cache
+def _kinds(parameters: type[PolicyParameters]) -> Mapping[str, Any]:
+    """The type of each field, with the range that stands at it."""
+    return {field.name: field.type for field in msgspec.structs.fields(parameters)}
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,13 +15,13 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
 
@@ -80,12 +80,8 @@ class SrtfFull(Stateless):
 class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
     """How often the queue is looked at."""
 
-    interval_s: float = 360.0
+    interval_s: Annotated[float, Within(1.0, 1e6)] = 360.0
     """Seconds from one look to the next (Lazer section 3.1: 60, 360 and 600)."""
-
-    def __post_init__(self) -> None:
-        if not 1.0 <= self.interval_s <= 1e6:
-            raise ValueError(f"interval: interval_s must be from 1 to 1000000, got {self.interval_s}")
 
 
 class IntervalPolicy(kit.RemembersWakeUp):

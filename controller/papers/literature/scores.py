@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from math import log2, log10
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -31,6 +31,7 @@ from cotenant.controller.domain import Decision, Job, JobId, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import kind_of
 from cotenant.controller.planning import View
+from cotenant.controller.policies.base import Within
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.scored import Scored, expected_s, waited_s
@@ -116,14 +117,10 @@ SEEN_MAX = 1_000
 class QssfParameters(OrderParameters, frozen=True, kw_only=True):
     """lambda, and how fast the past fades."""
 
-    history: float = 0.5
+    history: Annotated[float, Within(0.0, 1.0)] = 0.5
     """lambda: the share of what was seen of jobs like this one; the rest is the estimate's."""
-    newest: float = 0.3
+    newest: Annotated[float, Within(0.0, 1.0, above=True)] = 0.3
     """The share of the newest job in the mean of its kind."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.history <= 1.0 or not 0.0 < self.newest <= 1.0:
-            raise ValueError("qssf: history must be 0 to 1, newest above 0 to 1")
 
 
 class DurationHistory(msgspec.Struct, kw_only=True):

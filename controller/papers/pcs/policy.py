@@ -20,7 +20,7 @@ time x GPUs as estimated, what was done included; a job of unknown length belong
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -29,7 +29,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
-from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
 
 CREDIT_S_MAX: Final = 86_400.0
@@ -46,31 +46,19 @@ class PcsParameters(PolicyParameters, frozen=True, kw_only=True):
     """Guaranteed parts of the cluster, the class of the smallest jobs first."""
     zeta_min: float = 0.01
     delta: float = 0.01
-    min_lease_s: float = 120.0
-    lease_factor: float = 5.0
+    min_lease_s: Annotated[float, Within(1.0, 1e6)] = 120.0
+    lease_factor: Annotated[float, Within(0.0, 1e3)] = 5.0
     """A turn lasts at least so many times what it costs to load and to save."""
     elastic: bool = False
     """Elastic jobs get more and fewer devices (`elastic.py`), in place of turns of whole gangs."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.config()
-        if not (1.0 <= self.min_lease_s <= 1e6 and 0.0 <= self.lease_factor <= 1e3):
-            raise ValueError(
-                "pcs: min_lease_s must be from 1 to 1000000 and lease_factor from 0 to 1000, "
-                f"got {self.min_lease_s} and {self.lease_factor}"
-            )
 
     def config(self) -> WfqConfig:
         """Returns the configuration of the classes. Raises ValueError."""
         return WfqConfig.parse(msgspec.structs.asdict(self))
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> PcsParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        given = dict(parameters)
-        for name in {"thresholds_gpu_s", "weights"} & given.keys():
-            given[name] = str(given[name])
-        return msgspec.convert(given, cls, strict=False)
 
     def lease_s(self, job: Job) -> float:
         return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))

@@ -13,13 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic import division
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
-from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import RemembersWakeUp
 
@@ -27,17 +27,10 @@ PLACED: Final = (domain.RUNNING, domain.LOADING)
 
 
 class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
-    min_lease_s: float = 300.0
+    min_lease_s: Annotated[float, Within(1.0, 1e6)] = 300.0
     """A job keeps its devices at least so long (`policy.resize_lease_s` holds as well)."""
-    lease_factor: float = 5.0
+    lease_factor: Annotated[float, Within(0.0, 1e3)] = 5.0
     """And at least so many times what it costs to load and to save."""
-
-    def __post_init__(self) -> None:
-        if not (1.0 <= self.min_lease_s <= 1e6 and 0.0 <= self.lease_factor <= 1e3):
-            raise ValueError(
-                "min_lease_s must be from 1 to 1000000 and lease_factor from 0 to 1000, "
-                f"got {self.min_lease_s} and {self.lease_factor}"
-            )
 
 
 class Elastic(RemembersWakeUp, ABC):
