@@ -324,7 +324,7 @@ class Patient(kit.RemembersWakeUp):
         if isinstance(event, ev.FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return None, False
         waiting = kit.whom_to_ask(plan, event)
-        is_partial = isinstance(waiting, kit.NewcomersOnly)
+        is_partial = isinstance(waiting, kit.Each)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
         kit.rearrange(plan, present, waiting or kit.Candidates(view), present.spared)
         if is_partial and present.until_s is not None:

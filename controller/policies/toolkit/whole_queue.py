@@ -21,8 +21,9 @@ from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit import late
-from cotenant.controller.policies.toolkit.candidates import Candidates
+from cotenant.controller.policies.toolkit.candidates import Candidates, Each, Waiting
 from cotenant.controller.policies.toolkit.compared import Why
+from cotenant.controller.policies.toolkit.in_order import Then, walk
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
@@ -60,26 +61,11 @@ class QueueOrder(ABC):
         return room is not None
 
 
-class NewcomersOnly:
-    """Only the jobs that were not queued before this event."""
-
-    def __init__(self, view: View) -> None:
-        self._jobs = iter(view.queue.newcomers())
-
-    def next(self) -> domain.Job | None:
-        return next(self._jobs, None)
-
-    def again(self, job: domain.Job) -> None:
-        """Does nothing: each newcomer is asked anyway."""
-
-
-QueueScope = Candidates | NewcomersOnly
-"""Jobs to be asked, in order."""
 ROUTINE = (ev.JobArrived, ev.FirstStepDone, ev.AttemptEnded)
 """Frequent events."""
 
 
-def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
+def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> Candidates | Each | None:
     """Which jobs to ask after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run
@@ -88,38 +74,28 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     """
     if not isinstance(event, ROUTINE) or plan.any_free() or is_aged_waiting(plan.view):
         return Candidates(plan.view)
-    return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
+    newcomers = plan.view.queue.newcomers()
+    return Each(newcomers) if newcomers else None
 
 
-def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: late.Spared | None = None) -> None:
+def rearrange(plan: Plan, order: QueueOrder, waiting: Waiting, spared: late.Spared | None = None) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
     spared = spared or late.Spared()
     kept = late.KeptForLate(plan, preempts=True, spared=spared)
-    any_free = plan.any_free()
-    while (job := waiting.next()) is not None:
-        if plan.is_placed(job.job_id):
-            waiting.again(job)
-            continue
-        devices = kept.find_free(job) if any_free else None
-        if devices is not None:
-            plan.place(job, devices, domain.because("free-devices-in-order", order.name, len(devices)))
-            any_free = plan.any_free()
-            waiting.again(job)
-            continue
+
+    def otherwise(job: domain.Job) -> Then:
         if job.aged:
             if is_possible(plan.view, job) and not make_room_for_late(plan, job, order.name, spared):
                 kept.keep(job)
-            else:
-                any_free = any_free and plan.any_free()
-                waiting.again(job)
-            continue
+                return Then.PASS
+            return Then.AGAIN
         behind = order.list_victims(plan, job)
         last = next(behind, None)
-        if last is not None and order.make_room(plan, job, chain((last,), behind)):
-            any_free = any_free and plan.any_free()
-            waiting.again(job)
-        elif last is None and not any_free and order.is_last(job):
-            return
+        if last is not None:
+            return Then.AGAIN if order.make_room(plan, job, chain((last,), behind)) else Then.PASS
+        return Then.PASS if plan.any_free() or not order.is_last(job) else Then.STOP
+
+    walk(plan, waiting, order.name, otherwise, find=kept.find_free)
 
 
 def make_room_for_late(plan: Plan, job: domain.Job, order: str, spared: late.Spared) -> bool:
