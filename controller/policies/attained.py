@@ -143,6 +143,9 @@ class AttainedService(kit.QueueOrder):
             },
         )
 
+    def why_last(self, view: View, job: Job) -> Reason:
+        return because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
+
 
 class Tiresias(kit.RemembersWakeUp):
     """The policy Tiresias: two-dimensional least attained service, with discrete queues.
@@ -185,9 +188,7 @@ class Tiresias(kit.RemembersWakeUp):
             plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
 
     def explain(self, view: View, job: Job) -> Reason:
-        nobody = because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
-        order = AttainedService(self._queues, view)
-        return kit.why_outranks_nobody(view, job, self.name, order.list_victims, nobody)
+        return AttainedService(self._queues, view).explain(view, job)
 
 
 TIRESIAS: Final = PolicyEntry(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Length, Phase, Reason, because
 from cotenant.controller.domain import events as ev
@@ -49,43 +49,11 @@ def _told_service(job: Job, now_s: float) -> Length | float | str:
     return job.told_left(now_s, service_now(job, now_s))
 
 
-class Ordered(Stateless):
-    """Place queued jobs in order on free devices; never share, never preempt. The options say who
-    passes a job that does not fit."""
-
-    def __init__(self, name: str, key: QueueKey, parameters: kit.OrderParameters) -> None:
-        self.name, self.queue_key, self.parameters = name, key, parameters
-        self.traits = Traits(orders_by_size=name != "fifo")
-
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.free.everywhere or not view.queue or is_quiet(view, event):
-            return NOTHING
-        plan, backfill = Plan(view), self.parameters.backfill
-        if backfill == "easy":
-            kit.place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
-        else:
-            kit.place_in_order(plan, self.name, strict=backfill == "none")
-        return plan.decision()
-
-    def explain(self, view: View, job: Job) -> Reason:
-        return why_waiting(view, job, self.name)
-
-
-class OrderOfNewcomers(kit.QueueOrder):
-    """Whom a newcomer preempts, and what is told to a waiting job behind which nobody stands."""
-
-    queue_key: QueueKey
-
-    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
-        """Why it preempts nobody; None if its place in the order is not known."""
-
-
-class ByTime(OrderOfNewcomers):
+class ByTime(kit.QueueOrder):
     """Running jobs by remaining time, longest first, until the newcomer fits. Devices that jobs are leaving
     do not count: they go to the queue in order."""
 
     name = "srtf"
-    queue_key = staticmethod(remaining_key)
 
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         return kit.worth_preempting(plan, job)
@@ -96,18 +64,17 @@ class ByTime(OrderOfNewcomers):
     def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         return kit.why_shorter(view, job, victims)
 
-    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+    def why_last(self, view: View, job: Job) -> Reason | None:
         going = (Phase.RUNNING, Phase.LOADING)
         return kit.why_shortest(
             view, job, [each for each in view.running.jobs_by_end() if each.phase in going]
         )
 
 
-class ByService(OrderOfNewcomers):
+class ByService(kit.QueueOrder):
     """Jobs with more remaining service, most first."""
 
     name = "srsf"
-    queue_key = staticmethod(service_key)
 
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Sorts those with more only, and mostly there are few."""
@@ -130,42 +97,57 @@ class ByService(OrderOfNewcomers):
             {job_id: because("preempted-service", job.job_id, mine, more) for job_id, more in left.items()},
         )
 
-    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+    def why_last(self, view: View, job: Job) -> Reason | None:
         if job.estimate.remaining_s is None:
             return None
         return because("outlives-service", _told_service(job, view.now_s))
 
 
-class Preemptive(Stateless):
-    """Give free devices to queued jobs in order; then the newcomers that found none may preempt, none past an
-    aged job that waits for its devices."""
+class Preempting(NamedTuple):
+    """Who takes the devices of running jobs, and of which."""
 
-    traits = Traits(preempts=True, orders_by_size=True)
+    order: kit.QueueOrder
+    newcomers: kit.NewcomerRule
 
-    def __init__(self, order: OrderOfNewcomers, parameters: kit.NewcomerParameters | None = None) -> None:
-        self.name, self.queue_key, self._order = order.name, order.queue_key, order
-        self.parameters = parameters if parameters is not None else kit.NewcomerParameters()
 
-    def _preempt(self, plan: Plan, newcomer: Job) -> None:
-        self._order.make_room(plan, newcomer, self._order.list_victims(plan, newcomer))
+class Ordered(Stateless):
+    """Places queued jobs in order on free devices; never shares. The options say who passes a job that does
+    not fit. Where newcomers preempt, those that found nothing free take the devices of jobs behind them, none
+    past an aged job that waits for its devices."""
+
+    def __init__(
+        self, name: str, key: QueueKey, parameters: kit.OrderParameters, preempting: Preempting | None = None
+    ) -> None:
+        self.name, self.queue_key, self.parameters, self._preempting = name, key, parameters, preempting
+        self.traits = Traits(orders_by_size=name != "fifo", preempts=preempting is not None)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        any_free, arrived = view.free.everywhere, view.queue.newcomers()
-        if not (any_free or arrived) or not view.queue or is_quiet(view, event):
+        if not view.queue or is_quiet(view, event):
             return NOTHING
-        fresh = kit.newcomers(arrived, self.parameters.newcomers) if arrived else ()
-        if not any_free and not fresh:
+        fresh: Sequence[Job] = ()
+        if self._preempting is not None:
+            fresh = kit.newcomers(view.queue.newcomers(), self._preempting.newcomers)
+        if not view.free.everywhere and not fresh:
             return NOTHING
-        plan = Plan(view)
-        if any_free:
-            kit.place_in_order(plan, self.name, strict=False)
+        plan, backfill = Plan(view), self.parameters.backfill
+        if view.free.everywhere:
+            if backfill == "easy":
+                kit.place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
+            else:
+                kit.place_in_order(plan, self.name, strict=backfill == "none")
         if fresh:
             preempt_for_each(plan, fresh, kit.late_waiting(plan), self._preempt)
         return plan.decision()
 
+    def _preempt(self, plan: Plan, newcomer: Job) -> None:
+        assert self._preempting is not None
+        order = self._preempting.order
+        order.make_room(plan, newcomer, order.list_victims(plan, newcomer))
+
     def explain(self, view: View, job: Job) -> Reason:
-        nobody = self._order.outranks_nobody(view, job)
-        return kit.why_outranks_nobody(view, job, self.name, self._order.list_victims, nobody)
+        if self._preempting is None:
+            return why_waiting(view, job, self.name)
+        return self._preempting.order.explain(view, job)
 
 
 def preempt_for_each(
@@ -196,15 +178,17 @@ def ssf(parameters: kit.OrderParameters | None = None) -> Ordered:
     return Ordered("ssf", service_key, parameters or kit.PassingParameters())
 
 
-def srtf(parameters: kit.NewcomerParameters | None = None) -> Preemptive:
+def srtf(parameters: kit.NewcomerParameters | None = None) -> Ordered:
     """Shortest remaining time first; a newcomer may preempt jobs with more remaining time. The variant that
     re-evaluates the whole queue is `srtf-full`."""
-    return Preemptive(ByTime(), parameters)
+    rule = (parameters or kit.NewcomerParameters()).newcomers
+    return Ordered("srtf", remaining_key, kit.PassingParameters(), Preempting(ByTime(), rule))
 
 
-def srsf(parameters: kit.NewcomerParameters | None = None) -> Preemptive:
+def srsf(parameters: kit.NewcomerParameters | None = None) -> Ordered:
     """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
-    return Preemptive(ByService(), parameters)
+    rule = (parameters or kit.NewcomerParameters()).newcomers
+    return Ordered("srsf", service_key, kit.PassingParameters(), Preempting(ByService(), rule))
 
 
 FIFO: Final = PolicyEntry(

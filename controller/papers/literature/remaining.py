@@ -53,6 +53,13 @@ class RemainingTime(kit.QueueOrder):
     def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         return kit.why_shorter(view, job, victims)
 
+    def why_last(self, view: View, job: Job) -> Reason | None:
+        return kit.why_shortest(view, job, view.running.jobs_by_end())
+
+    def is_anybody_behind(self, plan: Plan, job: Job) -> bool:
+        """Among jobs that run: the reason compares with these."""
+        return next(kit.worth_preempting(plan, job), None) is not None
+
 
 class SrtfFull(Stateless):
     """Shortest remaining time first among all jobs, whenever something changes."""
@@ -74,7 +81,7 @@ class SrtfFull(Stateless):
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
-        return why_none_longer(view, job, self.name)
+        return self._order.explain(view, job)
 
 
 class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
@@ -122,14 +129,8 @@ class IntervalPolicy(kit.RemembersWakeUp):
         return because("looks-every", self.name, self.parameters.interval_s)
 
     def explain(self, view: View, job: Job) -> Reason:
-        reason = why_none_longer(view, job, self.name)
+        reason = self._order.explain(view, job)
         return self._reason() if reason.code == "next-event" else reason
-
-
-def why_none_longer(view: View, job: Job, order: str) -> Reason:
-    """Why a job waits where everybody may take devices from those who have more left."""
-    nobody = kit.why_shortest(view, job, view.running.jobs_by_end())
-    return kit.why_outranks_nobody(view, job, order, kit.worth_preempting, nobody)
 
 
 SRTF_FULL: Final = PolicyEntry(

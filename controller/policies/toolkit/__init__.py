@@ -3,7 +3,7 @@
 # fmt: off
 from cotenant.controller.policies.toolkit.candidates import Candidates, Each
 from cotenant.controller.policies.toolkit.compared import (
-    Why, least_told, why_outranks_nobody, why_shorter, why_shortest,
+    Why, least_told, why_shorter, why_shortest,
 )
 from cotenant.controller.policies.toolkit.in_order import (
     Backfill, OrderParameters, PassingParameters, Then, place_in_order, place_ordered, walk,
@@ -23,7 +23,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 
 __all__ = [
     "Backfill", "Candidates", "ClassParameters", "Each", "FreedDevices", "KeptForLate", "NewcomerParameters",
-    "NewcomerRule", "QueueOrder", "RemembersWakeUp", "may_give_way", "why_outranks_nobody", "why_shortest",
+    "NewcomerRule", "QueueOrder", "RemembersWakeUp", "may_give_way", "why_shortest",
     "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "least_told", "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs",

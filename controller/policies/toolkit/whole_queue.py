@@ -19,7 +19,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, is_aged_waiting, is_possible, why_waiting
 from cotenant.controller.policies.toolkit import late
 from cotenant.controller.policies.toolkit.candidates import Candidates, Each, Waiting
 from cotenant.controller.policies.toolkit.compared import Why
@@ -40,6 +40,23 @@ class QueueOrder(ABC):
     @abstractmethod
     def why(self, view: View, job: domain.Job, victims: Sequence[domain.Job]) -> Why:
         """Compares a waiting job with those that it preempts."""
+
+    def why_last(self, view: View, job: domain.Job) -> domain.Reason | None:
+        """What is told to a waiting job behind which nobody stands; None: its place in the order is not
+        known, and others are not compared with it."""
+        return None
+
+    def is_anybody_behind(self, plan: Plan, job: domain.Job) -> bool:
+        """Whether it is told that somebody stands behind it."""
+        return next(self.list_victims(plan, job), None) is not None
+
+    def explain(self, view: View, job: domain.Job) -> domain.Reason:
+        """Why a job waits where it may take the devices of those behind it."""
+        reason = why_waiting(view, job, self.name)
+        if reason.code not in LACK_DEVICES or not view.running.jobs_by_end():
+            return reason
+        last = self.why_last(view, job)
+        return reason if last is None or self.is_anybody_behind(Plan(view), job) else last
 
     def is_last(self, job: domain.Job) -> bool:
         """Whether no job after this one has anybody behind it, now that this one has nobody."""
