@@ -177,14 +177,15 @@ def run(name: str, workload: str, seed: int = 0) -> list[bytes]:
         from cotenant.controller.sim import Knowledge
 
         asked["knowledge"] = Knowledge.parse("progress", **shares)
-    said, kind = Said(what), engine.Engine
+    kind: Any = engine.Engine
+    said = Said(what)
     handle = kind.handle
     (task,) = tasks(Scenario(**asked), policies_named(name), [seed])
 
     def heard(self: Any, event: Any, now_s: float) -> Any:
         return said.handle(handle, self, event, now_s)
 
-    kind.handle = heard  # type: ignore[method-assign]
+    kind.handle = heard
     try:
         simulate(
             divide(task.workload, what.parts) if what.parts else task.workload,
@@ -200,7 +201,7 @@ def run(name: str, workload: str, seed: int = 0) -> list[bytes]:
     except (ValueError, AssertionError) as problem:  # The same in both states, or one of them is wrong.
         said.lines.append(f"{type(problem).__name__}: {str(problem)[:300]}".encode())
     finally:
-        kind.handle = handle  # type: ignore[method-assign]
+        kind.handle = handle
     return said.close()
 
 

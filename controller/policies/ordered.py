@@ -29,6 +29,11 @@ UNKNOWN_S = 1e12
 QueueKey = Callable[[Job], tuple[float, ...]]
 
 
+def by_arrival(_: Job) -> tuple[float, ...]:
+    """First come, first served."""
+    return ()
+
+
 def remaining_key(job: Job) -> tuple[float, ...]:
     """Shortest expected remaining time first."""
     return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s,)
@@ -165,7 +170,7 @@ def preempt_for_each(
 
 def fifo(parameters: kit.OrderParameters | None = None) -> Ordered:
     """First come, first served; the head of the queue keeps its place until it fits."""
-    return Ordered("fifo", lambda job: (), parameters or kit.OrderParameters())
+    return Ordered("fifo", by_arrival, parameters or kit.OrderParameters())
 
 
 def sjf(parameters: kit.OrderParameters | None = None) -> Ordered:

@@ -46,20 +46,19 @@ class CappedClaim:
 class ElasticPcs(elastic.Elastic):
     """Remembers its accounts, and when it wants to decide again."""
 
-    name = "pcs"
-
     def __init__(self, parameters: PcsParameters) -> None:
-        super().__init__(
-            elastic.ElasticParameters(
-                min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor
-            )
+        leases = elastic.ElasticParameters(
+            min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor
         )
+        super().__init__("pcs", self._divide_by_class, leases)
         self._config = parameters.config()
         self._accounts = Accounts()
 
-    def divide(self, view: View, claims: Sequence[elastic.SizeClaim], gpus: int) -> elastic.DeviceCounts:
-        members, shares = self._classes(view, claims, gpus)
-        credits_gpu_s = self._accounts.now(view.now_s, len(self._config.weights))
+    def _divide_by_class(
+        self, claims: Sequence[elastic.SizeClaim], gpus: int, now_s: float
+    ) -> elastic.DeviceCounts:
+        members, shares = self._classes(claims, gpus, now_s)
+        credits_gpu_s = self._accounts.now(now_s, len(self._config.weights))
         whole = [int(share + LEFT_OVER) for share in shares]
         over = round(sum(shares)) - sum(whole)
         owed = sorted(range(len(shares)), key=lambda n: (-credits_gpu_s[n], whole[n] - shares[n], n))
@@ -102,12 +101,12 @@ class ElasticPcs(elastic.Elastic):
                     given[claim.job_id], left = size, left - (size - has)
 
     def _classes(
-        self, view: View, claims: Sequence[elastic.SizeClaim], gpus: int
+        self, claims: Sequence[elastic.SizeClaim], gpus: int, now_s: float
     ) -> tuple[list[list[elastic.SizeClaim]], list[float]]:
         """The members of each class in order of arrival, and its share."""
         members: list[list[elastic.SizeClaim]] = [[] for _ in self._config.weights]
         for claim in sorted(claims, key=lambda c: c.job.number):
-            members[self._config.class_of(size_gpu_s(claim.job, view.now_s))].append(claim)
+            members[self._config.class_of(size_gpu_s(claim.job, now_s))].append(claim)
         demands = [sum(claim.sizes[-1] for claim in here) for here in members]
         return members, class_shares(demands, self._config.weights, gpus)
 
@@ -116,7 +115,7 @@ class ElasticPcs(elastic.Elastic):
         if is_quiet(view, event) and not decision.actions:
             return
         claims, gpus = self.claims(view)
-        members, shares = self._classes(view, claims, gpus)
+        members, shares = self._classes(claims, gpus, view.now_s)
         held = [sum(elastic.held_by(claim.job) for claim in here) for here in members]
         due = [share - has for share, has in zip(shares, held, strict=True)]
         self._accounts = self._accounts.settle(view.now_s, due, [not here for here in members], gpus)

@@ -10,8 +10,8 @@ together. A gang that one host cannot hold is spread as other policies spread it
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Annotated, Final
 
@@ -21,6 +21,7 @@ from cotenant.controller.papers.literature.elastic import division
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
 from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
+from cotenant.controller.policies.ordered import QueueKey, by_arrival, remaining_key
 from cotenant.controller.policies.toolkit import RemembersWakeUp
 
 PLACED: Final = (domain.RUNNING, domain.LOADING)
@@ -33,22 +34,22 @@ class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
     """And at least so many times what it costs to load and to save."""
 
 
-class Elastic(RemembersWakeUp, ABC):
+class Elastic(RemembersWakeUp):
     """A policy with a division, and the time for which it last asked to be woken."""
 
-    name = ""
     traits = Traits(resizes=True)
 
-    def __init__(self, parameters: ElasticParameters | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        divide: division.Division,
+        parameters: ElasticParameters | None = None,
+        key: QueueKey = by_arrival,
+    ) -> None:
+        """`divide`: how many devices each job is to have; `key`: of jobs that wait."""
         super().__init__()
+        self.name, self.divide, self.queue_key = name, divide, key
         self.parameters = parameters if parameters is not None else ElasticParameters()
-
-    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
-        return ()
-
-    @abstractmethod
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        """How many devices each of them is to have, of so many."""
 
     def claims(self, view: View) -> tuple[tuple[division.SizeClaim, ...], int]:
         """Claims of all jobs that have devices or could get some, and the number of devices."""
@@ -91,30 +92,6 @@ class Elastic(RemembersWakeUp, ABC):
         )
 
 
-class ElasticMaxMin(Elastic):
-    name = "max-min"
-
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        return division.max_min(claims, gpus, view.now_s)
-
-
-class ElasticAfsL(Elastic):
-    name = "afs-l"
-
-    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
-        return (float("inf") if job.estimate.remaining_s is None else job.estimate.remaining_s,)
-
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        return division.afs_l(claims, gpus, view.now_s)
-
-
-class ElasticThemis(Elastic):
-    name = "themis"
-
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        return division.themis(claims, gpus, view.now_s)
-
-
 class ElasticRound:
     """A decision of an elastic policy while it is made."""
 
@@ -124,7 +101,7 @@ class ElasticRound:
         self._again_s: list[float] = []
         claims, gpus = policy.claims(view)
         self._claims = {claim.job_id: claim for claim in claims}
-        self.sizes = policy.divide(view, claims, gpus)
+        self.sizes = policy.divide(claims, gpus, view.now_s)
         self._waiting = [claim for claim in claims if claim.job.phase is domain.QUEUED]
 
     def look_again_s(self) -> float | None:
@@ -270,7 +247,7 @@ class ElasticRound:
 
 MAX_MIN: Final = PolicyEntry(
     "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
-    ElasticMaxMin,
+    partial(Elastic, "max-min", division.max_min),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="elastic jobs of many people are to get the same",
@@ -278,7 +255,7 @@ MAX_MIN: Final = PolicyEntry(
 
 AFS_L: Final = PolicyEntry(
     "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
-    ElasticAfsL,
+    partial(Elastic, "afs-l", division.afs_l, key=remaining_key),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
@@ -286,7 +263,7 @@ AFS_L: Final = PolicyEntry(
 
 THEMIS: Final = PolicyEntry(
     "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
-    ElasticThemis,
+    partial(Elastic, "themis", division.themis),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="jobs are elastic and nobody is to fall behind an equal share",
