@@ -157,9 +157,9 @@ class Tiresias(kit.RemembersWakeUp):
     name = AttainedService.name
     traits = Traits(preempts=True, orders_by_size=True)
 
-    def __init__(self, parameters: TiresiasParameters | None = None) -> None:
+    def __init__(self, parameters: TiresiasParameters) -> None:
         super().__init__()
-        self.parameters = parameters if parameters is not None else TiresiasParameters()
+        self.parameters = parameters
         self._queues = Queues(self.parameters.limits())
 
     def queue_key(self, job: Job) -> tuple[float, ...]:

@@ -303,8 +303,7 @@ class Cotenant(patient.Patient):
     name = "cotenant"
     traits = Traits(preempts=True, shares=True, orders_by_size=True)
 
-    def __init__(self, parameters: CotenantParameters | None = None) -> None:
-        parameters = parameters if parameters is not None else CotenantParameters()
+    def __init__(self, parameters: CotenantParameters) -> None:
         super().__init__(parameters)
         self._parameters, self._sharing = parameters, Sharing(parameters.sharing())
 

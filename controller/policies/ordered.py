@@ -14,6 +14,7 @@ it does not grow with the backlog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -168,37 +169,16 @@ def preempt_for_each(
             preempt(plan, newcomer)
 
 
-def fifo(parameters: kit.OrderParameters | None = None) -> Ordered:
-    """First come, first served; the head of the queue keeps its place until it fits."""
-    return Ordered("fifo", by_arrival, parameters or kit.OrderParameters())
-
-
-def sjf(parameters: kit.OrderParameters | None = None) -> Ordered:
-    """Shortest expected remaining time first among those that fit."""
-    return Ordered("sjf", remaining_key, parameters or kit.PassingParameters())
-
-
-def ssf(parameters: kit.OrderParameters | None = None) -> Ordered:
-    """Smallest service first among those that fit; no job is preempted."""
-    return Ordered("ssf", service_key, parameters or kit.PassingParameters())
-
-
-def srtf(parameters: kit.NewcomerParameters | None = None) -> Ordered:
-    """Shortest remaining time first; a newcomer may preempt jobs with more remaining time. The variant that
-    re-evaluates the whole queue is `srtf-full`."""
-    rule = (parameters or kit.NewcomerParameters()).newcomers
-    return Ordered("srtf", remaining_key, kit.PassingParameters(), Preempting(ByTime(), rule))
-
-
-def srsf(parameters: kit.NewcomerParameters | None = None) -> Ordered:
-    """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
-    rule = (parameters or kit.NewcomerParameters()).newcomers
-    return Ordered("srsf", service_key, kit.PassingParameters(), Preempting(ByService(), rule))
+def preempting_order(
+    name: str, key: QueueKey, order: kit.QueueOrder, parameters: kit.NewcomerParameters
+) -> Ordered:
+    """An order in which whoever fits passes, and newcomers preempt."""
+    return Ordered(name, key, kit.PassingParameters(), Preempting(order, parameters.newcomers))
 
 
 FIFO: Final = PolicyEntry(
     "first come, first served",
-    fifo,
+    partial(Ordered, "fifo", by_arrival),
     kit.OrderParameters.parse,
     group=FIRST,
     choose="people expect first come, first served",
@@ -206,7 +186,7 @@ FIFO: Final = PolicyEntry(
 
 SJF: Final = PolicyEntry(
     "shortest expected job first among those that fit; no preemption",
-    sjf,
+    partial(Ordered, "sjf", remaining_key),
     kit.PassingParameters.parse,
     group=FIRST,
     choose="jobs have expected times and cannot resume",
@@ -214,7 +194,7 @@ SJF: Final = PolicyEntry(
 
 SSF: Final = PolicyEntry(
     "smallest service (remaining time x GPUs) first among those that fit; no preemption",
-    ssf,
+    partial(Ordered, "ssf", service_key),
     kit.PassingParameters.parse,
     group=ORDER,
     choose="as for sjf, where some jobs are much wider than others",
@@ -222,7 +202,7 @@ SSF: Final = PolicyEntry(
 
 SRTF: Final = PolicyEntry(
     "shortest remaining time first; newcomers preempt longer jobs",
-    srtf,
+    partial(preempting_order, "srtf", remaining_key, ByTime()),
     kit.NewcomerParameters.parse,
     group=FIRST,
     choose="jobs have expected times and resume, and short ones must not wait behind long ones",
@@ -230,7 +210,7 @@ SRTF: Final = PolicyEntry(
 
 SRSF: Final = PolicyEntry(
     "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
-    srsf,
+    partial(preempting_order, "srsf", service_key, ByService()),
     kit.NewcomerParameters.parse,
     group=PREEMPT,
     choose="as for srtf, where some jobs are much wider than others",

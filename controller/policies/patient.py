@@ -297,9 +297,9 @@ class Patient(kit.RemembersWakeUp):
     name = Round.name
     traits = Traits(preempts=True, orders_by_size=True)
 
-    def __init__(self, parameters: PatientParameters | None = None) -> None:
+    def __init__(self, parameters: PatientParameters) -> None:
         super().__init__()
-        self.parameters = parameters if parameters is not None else PatientParameters()
+        self.parameters = parameters
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (self.parameters.service_s(job),)

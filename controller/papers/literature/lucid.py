@@ -70,8 +70,8 @@ class Lucid(sharing.Colocation):
     name = "lucid"
     queue_key = staticmethod(service_key)
 
-    def __init__(self, parameters: LucidParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else LucidParameters()
+    def __init__(self, parameters: LucidParameters) -> None:
+        self.parameters = parameters
         super().__init__(self.parameters)
 
     def join(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> sharing.CoTenant | None:

@@ -102,10 +102,10 @@ class IntervalPolicy(kit.RemembersWakeUp):
     traits = Traits(preempts=True, orders_by_size=True)
     queue_key = staticmethod(remaining_key)
 
-    def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
+    def __init__(self, name: str, parameters: IntervalParameters) -> None:
         super().__init__()
         self.name = name
-        self.parameters = parameters if parameters is not None else IntervalParameters()
+        self.parameters = parameters
         self._order = RemainingTime(name)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:

@@ -74,7 +74,7 @@ class Fgd(kit.TwoClasses):
     name = "fgd"
     traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
-    def __init__(self, parameters: kit.ClassParameters | None = None) -> None:
+    def __init__(self, parameters: kit.ClassParameters) -> None:
         super().__init__(parameters)
         self._pods: dict[int, int] = {}
         """Pods seen, by GPUs."""
@@ -193,10 +193,10 @@ class ChronusParameters(PolicyParameters, frozen=True, kw_only=True):
 class Chronus(kit.RemembersWakeUp, kit.TwoClasses):
     name = "chronus"
 
-    def __init__(self, parameters: ChronusParameters | None = None) -> None:
+    def __init__(self, parameters: ChronusParameters) -> None:
         kit.RemembersWakeUp.__init__(self)
-        kit.TwoClasses.__init__(self)
-        self.parameters = parameters if parameters is not None else ChronusParameters()
+        kit.TwoClasses.__init__(self, kit.ClassParameters())
+        self.parameters = parameters
 
     def make_room(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
         over = [

@@ -94,8 +94,8 @@ class Pcs:
     name = "pcs"
     traits = Traits(preempts=True)
 
-    def __init__(self, parameters: PcsParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else PcsParameters()
+    def __init__(self, parameters: PcsParameters) -> None:
+        self.parameters = parameters
         self._config = self.parameters.config()
         self._accounts = Accounts()
         self._look = WakeUp()

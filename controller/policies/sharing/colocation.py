@@ -194,8 +194,8 @@ class Colocation(Stateless, ABC):
 
     queue_key: Callable[[Job], tuple[float, ...]]
 
-    def __init__(self, parameters: ColocationParameters | None = None) -> None:
-        self._options = parameters if parameters is not None else ColocationParameters()
+    def __init__(self, parameters: ColocationParameters) -> None:
+        self._options = parameters
 
     def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be

@@ -40,9 +40,8 @@ class TwoClasses(Stateless):
     name = "two-classes"
     traits = Traits(preempts=True, has_classes=True)
 
-    def __init__(self, parameters: ClassParameters | None = None) -> None:
-        order = parameters if parameters is not None else ClassParameters()
-        self.keeps_order = order.backfill == "none"
+    def __init__(self, parameters: ClassParameters) -> None:
+        self.keeps_order = parameters.backfill == "none"
         """Nobody passes a job of its class that does not fit, if it is possible at all."""
 
     def queue_key(self, job: Job) -> tuple[float, ...]:

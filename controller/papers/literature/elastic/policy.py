@@ -43,13 +43,12 @@ class Elastic(RemembersWakeUp):
         self,
         name: str,
         divide: division.Division,
-        parameters: ElasticParameters | None = None,
+        parameters: ElasticParameters,
         key: QueueKey = by_arrival,
     ) -> None:
         """`divide`: how many devices each job is to have; `key`: of jobs that wait."""
         super().__init__()
-        self.name, self.divide, self.queue_key = name, divide, key
-        self.parameters = parameters if parameters is not None else ElasticParameters()
+        self.name, self.divide, self.queue_key, self.parameters = name, divide, key, parameters
 
     def claims(self, view: View) -> tuple[tuple[division.SizeClaim, ...], int]:
         """Claims of all jobs that have devices or could get some, and the number of devices."""

@@ -304,7 +304,7 @@ def test_a_newcomer_that_lost_its_reservation_to_another_is_one_of_the_queue() -
 def test_after_a_change_of_policy_those_who_were_deferred_wait_in_the_queue() -> None:
     desk = deferred()
     known = desk.policy
-    desk.policy = Lazer()
+    desk.policy = Lazer(LazerParameters())
     desk.policy.learner = Fixed(LazerParameters())
     desk.tell(ev.PolicyChanged(name="lazer", by="root"))
     assert known is not desk.policy
