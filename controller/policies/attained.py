@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
-from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
@@ -168,10 +168,7 @@ class Tiresias(kit.RemembersWakeUp):
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
             return NOTHING
-        plan = Plan(view)
-        waiting = kit.whom_to_ask(plan, event)
-        if waiting is not None:
-            kit.rearrange(plan, AttainedService(self._queues, view), waiting)
+        plan = kit.rearrange_after(Plan(view), AttainedService(self._queues, view), event)
         if kit.is_anybody_left(plan):
             self._ask_again(plan, event)
         return plan.decision()
@@ -183,9 +180,7 @@ class Tiresias(kit.RemembersWakeUp):
         goes_on = not isinstance(event, ev.FirstStepDone) and len(view.queue) > len(view.queue.newcomers())
         if goes_on and self._wake_up.is_set(view.now_s):
             return
-        at_s = self._queues.next_demotion_s(view)
-        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
-            plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
+        self.ask_again(plan, self._queues.next_demotion_s(view), because("next-demotion"))
 
     def explain(self, view: View, job: Job) -> Reason:
         return AttainedService(self._queues, view).explain(view, job)

@@ -113,13 +113,14 @@ class Preempting(NamedTuple):
     """Who takes the devices of running jobs, and of which."""
 
     order: kit.QueueOrder
-    newcomers: kit.NewcomerRule
+    newcomers: kit.NewcomerRule | None = None
+    """Which newcomers, once what is free is given out; None: every waiting job in its turn, at each event."""
 
 
 class Ordered(Stateless):
     """Places queued jobs in order on free devices; never shares. The options say who passes a job that does
     not fit. Where newcomers preempt, those that found nothing free take the devices of jobs behind them, none
-    past an aged job that waits for its devices."""
+    past an aged job that waits for its devices; where every job may, the whole queue is rearranged."""
 
     def __init__(
         self, name: str, key: QueueKey, parameters: kit.OrderParameters, preempting: Preempting | None = None
@@ -132,6 +133,8 @@ class Ordered(Stateless):
             return NOTHING
         fresh: Sequence[Job] = ()
         if self._preempting is not None:
+            if self._preempting.newcomers is None:
+                return kit.rearrange_after(Plan(view), self._preempting.order, event).decision()
             fresh = kit.newcomers(view.queue.newcomers(), self._preempting.newcomers)
         if not view.free.everywhere and not fresh:
             return NOTHING

@@ -21,9 +21,9 @@ from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, bec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, Within, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
-from cotenant.controller.policies.ordered import remaining_key
+from cotenant.controller.policies.ordered import Ordered, Preempting, remaining_key
 
 
 class RemainingTime(kit.QueueOrder):
@@ -59,29 +59,6 @@ class RemainingTime(kit.QueueOrder):
     def is_anybody_behind(self, plan: Plan, job: Job) -> bool:
         """Among jobs that run: the reason compares with these."""
         return next(kit.worth_preempting(plan, job), None) is not None
-
-
-class SrtfFull(Stateless):
-    """Shortest remaining time first among all jobs, whenever something changes."""
-
-    name = "srtf-full"
-    queue_key = staticmethod(remaining_key)
-    traits = Traits(preempts=True, orders_by_size=True)
-
-    def __init__(self) -> None:
-        self._order = RemainingTime(self.name)
-
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queue or is_quiet(view, event):
-            return NOTHING
-        plan = Plan(view)
-        waiting = kit.whom_to_ask(plan, event)
-        if waiting is not None:
-            kit.rearrange(plan, self._order, waiting)
-        return plan.decision()
-
-    def explain(self, view: View, job: Job) -> Reason:
-        return self._order.explain(view, job)
 
 
 class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
@@ -135,7 +112,9 @@ class IntervalPolicy(kit.RemembersWakeUp):
 
 SRTF_FULL: Final = PolicyEntry(
     "shortest remaining time first; every waiting job may preempt longer ones, at each event",
-    SrtfFull,
+    lambda: Ordered(
+        "srtf-full", remaining_key, kit.PassingParameters(), Preempting(RemainingTime("srtf-full"))
+    ),
     group=COMPARED,
     choose="preempting costs next to nothing; else srtf or patient",
 )

@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
-from cotenant.controller.domain import Decision, Job, JobId
-from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import Job, JobId
 from cotenant.controller.papers.literature import elastic
-from cotenant.controller.papers.pcs.policy import Accounts, Pcs, PcsParameters
+from cotenant.controller.papers.pcs.policy import ClassTotals, KeepsAccounts, Pcs, PcsParameters
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import LEFT_OVER, class_shares, divide, published_named
 from cotenant.controller.planning import View
-from cotenant.controller.policies.base import Policy, is_quiet
+from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.entries import KEPT, PolicyEntry
 
 
@@ -43,16 +40,15 @@ class CappedClaim:
         return found
 
 
-class ElasticPcs(elastic.Elastic):
-    """Remembers its accounts, and when it wants to decide again."""
+class ElasticPcs(KeepsAccounts, elastic.Elastic):
+    """Weighted fair queueing of elastic jobs."""
 
     def __init__(self, parameters: PcsParameters) -> None:
         leases = elastic.ElasticParameters(
             min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor
         )
-        super().__init__("pcs", self._divide_by_class, leases)
+        elastic.Elastic.__init__(self, "pcs", self._divide_by_class, leases)
         self._config = parameters.config()
-        self._accounts = Accounts()
 
     def _divide_by_class(
         self, claims: Sequence[elastic.SizeClaim], gpus: int, now_s: float
@@ -110,23 +106,11 @@ class ElasticPcs(elastic.Elastic):
         demands = [sum(claim.sizes[-1] for claim in here) for here in members]
         return members, class_shares(demands, self._config.weights, gpus)
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        super().observe(view, event, decision)
-        if is_quiet(view, event) and not decision.actions:
-            return
+    def totals(self, view: View) -> ClassTotals:
         claims, gpus = self.claims(view)
         members, shares = self._classes(claims, gpus, view.now_s)
         held = [sum(elastic.held_by(claim.job) for claim in here) for here in members]
-        due = [share - has for share, has in zip(shares, held, strict=True)]
-        self._accounts = self._accounts.settle(view.now_s, due, [not here for here in members], gpus)
-
-    def save(self) -> bytes:
-        return msgspec.msgpack.encode((super().save(), self._accounts))
-
-    def load(self, state: bytes) -> None:
-        if state:
-            look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
-            super().load(look)
+        return ClassTotals(shares, held, [not here for here in members], gpus)
 
 
 def _make_pcs(parameters: PcsParameters) -> Policy:

@@ -19,18 +19,19 @@ time x GPUs as estimated, what was done included; a job of unknown length belong
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
 from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
-from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
+from cotenant.controller.policies.toolkit import RemembersWakeUp, Why, find_room, take_room
 
 CREDIT_S_MAX: Final = 86_400.0
 """An account holds at most so many seconds of the whole cluster, owed or owing."""
@@ -88,17 +89,50 @@ class Accounts(msgspec.Struct, frozen=True):
         return Accounts(now_s, tuple(kept), tuple(due))
 
 
-class Pcs:
-    """Weighted fair queueing of rigid gangs. Remembers its accounts, and when it wants to decide again."""
+class ClassTotals(NamedTuple):
+    """What each class is due, holds and whether it has no jobs; and the number of devices."""
+
+    shares: Sequence[float]
+    held: Sequence[int]
+    is_empty: Sequence[bool]
+    gpus: int
+
+
+class KeepsAccounts(RemembersWakeUp, ABC):
+    """Remembers the accounts of classes, and when it wants to decide again."""
+
+    _accounts = Accounts()
+
+    @abstractmethod
+    def totals(self, view: View) -> ClassTotals:
+        """Where each class stands now."""
+
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+        super().observe(view, event, decision)
+        if is_quiet(view, event) and not decision.actions:
+            return
+        shares, held, is_empty, gpus = self.totals(view)
+        due = [share - has for share, has in zip(shares, held, strict=True)]
+        self._accounts = self._accounts.settle(view.now_s, due, is_empty, gpus)
+
+    def save(self) -> bytes:
+        return msgspec.msgpack.encode((super().save(), self._accounts))
+
+    def load(self, state: bytes) -> None:
+        if state:
+            look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
+            super().load(look)
+
+
+class Pcs(KeepsAccounts):
+    """Weighted fair queueing of rigid gangs."""
 
     name = "pcs"
     traits = Traits(preempts=True)
 
     def __init__(self, parameters: PcsParameters) -> None:
-        self.parameters = parameters
-        self._config = self.parameters.config()
-        self._accounts = Accounts()
-        self._look = WakeUp()
+        super().__init__()
+        self.parameters, self._config = parameters, parameters.config()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._config.class_of(size_gpu_s(job, job.phase_since_s))),)
@@ -111,18 +145,12 @@ class Pcs:
             claimed = round_.claim(plan)
             if claimed:
                 round_.fill(plan)
-        at_s = round_.look_again_s()
-        if at_s is not None and not self._look.comes_by(at_s, view.now_s):
-            plan.actions.append(Wake(at_s=at_s, reason=because("wfq-look")))
+        self.ask_again(plan, round_.look_again_s(), because("wfq-look"))
         return plan.decision()
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._look.observe(view.now_s, decision)
-        if is_quiet(view, event) and not decision.actions:
-            return
+    def totals(self, view: View) -> ClassTotals:
         standing = Standing(self._config, view)
-        due = [share - held for share, held in zip(standing.shares, standing.held, strict=True)]
-        self._accounts = self._accounts.settle(view.now_s, due, standing.is_empty, standing.gpus)
+        return ClassTotals(standing.shares, standing.held, standing.is_empty, standing.gpus)
 
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))
@@ -149,14 +177,6 @@ class Pcs:
     def explain(self, view: View, job: Job) -> Reason:
         waits = why_impossible(view, job) or why_behind_aged(view, job)
         return waits or ClassRound(self, view).why(job)
-
-    def save(self) -> bytes:
-        return msgspec.msgpack.encode((self._look.save(), self._accounts))
-
-    def load(self, state: bytes) -> None:
-        if state:
-            look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
-            self._look.load(look)
 
 
 class ClassRound:

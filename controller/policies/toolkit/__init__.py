@@ -18,7 +18,7 @@ from cotenant.controller.policies.toolkit.victims import (
 )
 from cotenant.controller.policies.toolkit.whole_queue import (
     QueueOrder, RemembersWakeUp, WakeUp, find_room, is_anybody_left, rearrange,
-    list_reserved, take_room, whom_to_ask,
+    list_reserved, rearrange_after, take_room, whom_to_ask,
 )
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "least_told", "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs",
-    "rearrange", "reclaim", "reserve", "list_reserved", "Spared", "Spares", "spare_nobody", "take_room",
-    "Then", "victims_for", "walk", "whom_to_ask", "why_shorter", "worth_preempting",
+    "rearrange", "rearrange_after", "reclaim", "reserve", "list_reserved", "Spared", "Spares", "spare_nobody",
+    "take_room", "Then", "victims_for", "walk", "whom_to_ask", "why_shorter", "worth_preempting",
 ]
 # fmt: on

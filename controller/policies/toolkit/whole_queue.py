@@ -115,6 +115,14 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: Waiting, spared: late.Spar
     walk(plan, waiting, order.name, otherwise, find=kept.find_free)
 
 
+def rearrange_after(plan: Plan, order: QueueOrder, event: ev.AnyEvent) -> Plan:
+    """Rearrange what an event may have changed, and return the plan."""
+    waiting = whom_to_ask(plan, event)
+    if waiting is not None:
+        rearrange(plan, order, waiting)
+    return plan
+
+
 def make_room_for_late(plan: Plan, job: domain.Job, order: str, spared: late.Spared) -> bool:
     """Preempt for a late job whatever can resume, most left first; False if that is not enough."""
     room = None
@@ -226,6 +234,11 @@ class RemembersWakeUp:
 
     def __init__(self) -> None:
         self._wake_up = WakeUp()
+
+    def ask_again(self, plan: Plan, at_s: float | None, reason: domain.Reason) -> None:
+        """Ask to be woken then, unless it will be sooner anyway."""
+        if at_s is not None and not self._wake_up.comes_by(at_s, plan.view.now_s):
+            plan.actions.append(domain.Wake(at_s=at_s, reason=reason))
 
     def observe(self, view: View, event: ev.AnyEvent, decision: domain.Decision) -> None:
         """Learns for which time it has asked."""

@@ -33,6 +33,9 @@ class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
     lease_factor: Annotated[float, Within(0.0, 1e3)] = 5.0
     """And at least so many times what it costs to load and to save."""
 
+    def lease_s(self, job: domain.Job) -> float:
+        return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))
+
 
 class Elastic(RemembersWakeUp):
     """A policy with a division, and the time for which it last asked to be woken."""
@@ -65,19 +68,13 @@ class Elastic(RemembersWakeUp):
         those behind them none."""
         return islice(view.queue.jobs_in_order(), gpus)
 
-    def lease_s(self, job: domain.Job) -> float:
-        cost_s = job.estimate.load_s + job.estimate.pause_s
-        return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
-
     def decide(self, view: View, event: ev.AnyEvent) -> domain.Decision:
         if is_quiet(view, event):
             return domain.NOTHING
         round_ = ElasticRound(self, view)
         round_.serve()
-        plan, at_s = round_.plan, round_.look_again_s()
-        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
-            plan.actions.append(domain.Wake(at_s=at_s, reason=domain.because("elastic-look")))
-        return plan.decision()
+        self.ask_again(round_.plan, round_.look_again_s(), domain.because("elastic-look"))
+        return round_.plan.decision()
 
     def explain(self, view: View, job: domain.Job) -> domain.Reason:
         waits = why_impossible(view, job) or why_behind_aged(view, job)
@@ -192,7 +189,7 @@ class ElasticRound:
             or self.plan.is_leaving(job.job_id)
         ):
             return False
-        over_s = job.phase_since_s + self._policy.lease_s(job)
+        over_s = job.phase_since_s + self._policy.parameters.lease_s(job)
         if over_s > self._view.now_s + 1e-6:
             self._again_s.append(over_s)
             return False
