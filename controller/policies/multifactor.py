@@ -27,16 +27,16 @@ from cotenant.controller.policies.toolkit import OrderParameters
 
 CHARGED_MAX = 10_000
 ACCOUNTS_MAX = 10_000
-Weight = Annotated[float, Within(0.0, 1e9)]
+PriorityWeight = Annotated[float, Within(0.0, 1e9)]
 
 
 class MultifactorParameters(OrderParameters, frozen=True, kw_only=True):
     """Slurm's defaults, and RLTune's weights."""
 
-    weight_age: Weight = 1000.0
-    weight_fair_share: Weight = 1000.0
-    weight_size: Weight = 1000.0
-    weight_class: Weight = 1000.0
+    weight_age: PriorityWeight = 1000.0
+    weight_fair_share: PriorityWeight = 1000.0
+    weight_size: PriorityWeight = 1000.0
+    weight_class: PriorityWeight = 1000.0
     max_age_s: Annotated[float, Within(1.0, 1e9)] = 604_800.0
     half_life_s: Annotated[float, Within(1.0, 1e9)] = 604_800.0
     favor_small: bool = False

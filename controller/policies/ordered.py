@@ -14,7 +14,6 @@ it does not grow with the backlog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -30,7 +29,7 @@ UNKNOWN_S = 1e12
 QueueKey = Callable[[Job], tuple[float, ...]]
 
 
-def by_arrival(_: Job) -> tuple[float, ...]:
+def arrival_key(_: Job) -> tuple[float, ...]:
     """First come, first served."""
     return ()
 
@@ -181,7 +180,7 @@ def preempting_order(
 
 FIFO: Final = PolicyEntry(
     "first come, first served",
-    partial(Ordered, "fifo", by_arrival),
+    lambda given: Ordered("fifo", arrival_key, given),
     kit.OrderParameters.parse,
     group=FIRST,
     choose="people expect first come, first served",
@@ -189,7 +188,7 @@ FIFO: Final = PolicyEntry(
 
 SJF: Final = PolicyEntry(
     "shortest expected job first among those that fit; no preemption",
-    partial(Ordered, "sjf", remaining_key),
+    lambda given: Ordered("sjf", remaining_key, given),
     kit.PassingParameters.parse,
     group=FIRST,
     choose="jobs have expected times and cannot resume",
@@ -197,7 +196,7 @@ SJF: Final = PolicyEntry(
 
 SSF: Final = PolicyEntry(
     "smallest service (remaining time x GPUs) first among those that fit; no preemption",
-    partial(Ordered, "ssf", service_key),
+    lambda given: Ordered("ssf", service_key, given),
     kit.PassingParameters.parse,
     group=ORDER,
     choose="as for sjf, where some jobs are much wider than others",
@@ -205,7 +204,7 @@ SSF: Final = PolicyEntry(
 
 SRTF: Final = PolicyEntry(
     "shortest remaining time first; newcomers preempt longer jobs",
-    partial(preempting_order, "srtf", remaining_key, ByTime()),
+    lambda given: preempting_order("srtf", remaining_key, ByTime(), given),
     kit.NewcomerParameters.parse,
     group=FIRST,
     choose="jobs have expected times and resume, and short ones must not wait behind long ones",
@@ -213,7 +212,7 @@ SRTF: Final = PolicyEntry(
 
 SRSF: Final = PolicyEntry(
     "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
-    partial(preempting_order, "srsf", service_key, ByService()),
+    lambda given: preempting_order("srsf", service_key, ByService(), given),
     kit.NewcomerParameters.parse,
     group=PREEMPT,
     choose="as for srtf, where some jobs are much wider than others",

@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Annotated, Final
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
@@ -121,7 +120,7 @@ SRTF_FULL: Final = PolicyEntry(
 
 INTERVAL: Final = PolicyEntry(
     "srtf-full that looks at the queue every interval_s seconds only",
-    partial(IntervalPolicy, "interval"),
+    lambda given: IntervalPolicy("interval", given),
     IntervalParameters.parse,
     group=COMPARED,
     choose="srtf-full preempts too often",

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from math import log2, log10
 from typing import Annotated, Final
 
@@ -101,7 +100,7 @@ F1_ENTRY: Final = PolicyEntry(
 
 WFP3: Final = PolicyEntry(
     "longest wait for its length first, wider jobs before narrower ones",
-    partial(ByFormula, "wfp3", wfp3),
+    lambda given: ByFormula("wfp3", wfp3, given),
     OrderParameters.parse,
     group=COMPARED,
     choose="wide jobs wait too long under sjf (WFP3)",
@@ -109,7 +108,7 @@ WFP3: Final = PolicyEntry(
 
 UNICEP: Final = PolicyEntry(
     "longest wait for its length and width first",
-    partial(ByFormula, "unicep", unicep),
+    lambda given: ByFormula("unicep", unicep, given),
     OrderParameters.parse,
     group=COMPARED,
     choose="as for wfp3, with narrow jobs first (UNICEP)",

@@ -1,5 +1,4 @@
-"""The one walk over waiting jobs that gives out devices job by job; jobs in a given order on free devices,
-and who may start ahead of the first that does not fit.
+"""Waiting jobs in a given order on free devices, and who may start ahead of the first that does not fit.
 
 Rule: with `easy` backfilling nothing delays the job that holds the head. Its reservation is where and when it
 would start if every job ended as predicted and nobody else started: a job behind it starts only on devices
@@ -14,72 +13,14 @@ nobody passes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import Enum, auto
 from typing import Literal
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, SchedulingClass, is_possible
 from cotenant.controller.policies.base import PolicyParameters
-from cotenant.controller.policies.toolkit.candidates import Candidates, Each, Listed, Waiting
 from cotenant.controller.policies.toolkit.late import KeptForLate
 from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve
-
-Devices = tuple[DeviceId, ...]
-WhyPlaced = Callable[[Job, Devices], Reason]
-
-
-class Then(Enum):
-    """How a walk goes on after a job that found no free devices."""
-
-    AGAIN = auto()
-    """The job needs nothing more: the next one of its scheduling class is asked."""
-    PASS = auto()
-    """No other job of its scheduling class would find more: the next class is asked."""
-    STOP = auto()
-    """Nobody behind it is asked."""
-
-
-def walk(
-    plan: Plan,
-    waiting: Waiting,
-    order: str,
-    otherwise: Callable[[Job], Then],
-    *,
-    find: Callable[[Job], Devices | None] | None = None,
-    why: WhyPlaced | None = None,
-    passed_over: Callable[[Job], bool] | None = None,
-    until_full: bool = False,
-) -> Job | None:
-    """Ask waiting jobs one by one: each gets free devices; for one that finds none, `otherwise` says how to
-    go on. Jobs that this plan has placed already need nothing more.
-
-    Args:
-        order: the name of the order, for reasons.
-        find: free devices for a job; default: best fit.
-        why: why a job starts.
-        passed_over: jobs that get nothing, and keep nobody from anything.
-        until_full: end as soon as nothing is free, but for jobs behind an aged one.
-
-    Returns:
-        The job behind which nobody was asked (`STOP`), if there is one.
-    """
-    find = find or plan.find_free
-    while (job := waiting.next()) is not None:
-        then = Then.AGAIN
-        if not plan.is_placed(job.job_id) and not (passed_over and passed_over(job)):
-            devices = find(job) if plan.any_free() else None
-            if devices is None:
-                then = otherwise(job)
-            else:
-                told = why(job, devices) if why else because("free-devices-in-order", order, len(devices))
-                plan.place(job, devices, told)
-                if until_full and not plan.any_free() and not job.aged:
-                    return None
-        if then is Then.STOP:
-            return job
-        if then is Then.AGAIN:
-            waiting.again(job)
-    return None
+from cotenant.controller.policies.toolkit.walk import Candidates, Each, Listed, Then, WhyPlaced, walk
 
 
 def place_in_order(
@@ -142,7 +83,7 @@ def _fill_behind(plan: Plan, head: Job, behind: Iterable[Job], order: str) -> No
     apart.suppose_placed(head, reservation.devices)
     unfit: set[tuple[Plan, SchedulingClass]] = set()
 
-    def find(job: Job) -> Devices | None:
+    def find(job: Job) -> tuple[DeviceId, ...] | None:
         scheduling_class = plan.view.queue.class_of(job)
         ends = end_if_started(job, now_s) <= reservation.start_s
         for where in (apart, plan) if ends else (apart,):
@@ -154,7 +95,7 @@ def _fill_behind(plan: Plan, head: Job, behind: Iterable[Job], order: str) -> No
                 unfit.add((where, scheduling_class))
         return None
 
-    def why(_: Job, devices: Devices) -> Reason:
+    def why(_: Job, devices: tuple[DeviceId, ...]) -> Reason:
         passes = "backfilled-apart" if kept.isdisjoint(devices) else "backfilled-before"
         return because(passes, order, head.job_id, reservation.start_s - now_s)
 

@@ -14,10 +14,9 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason,
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_possible, why_waiting
 from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
-from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.compared import Why
-from cotenant.controller.policies.toolkit.in_order import Then, walk
 from cotenant.controller.policies.toolkit.victims import FreedDevices
+from cotenant.controller.policies.toolkit.walk import Candidates, Then, walk
 from cotenant.controller.policies.toolkit.whole_queue import take_room
 
 

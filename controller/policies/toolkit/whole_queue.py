@@ -21,10 +21,9 @@ from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import LACK_DEVICES, Plan, View, is_aged_waiting, is_possible, why_waiting
 from cotenant.controller.policies.toolkit import late
-from cotenant.controller.policies.toolkit.candidates import Candidates, Each, Waiting
 from cotenant.controller.policies.toolkit.compared import Why
-from cotenant.controller.policies.toolkit.in_order import Then, walk
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
+from cotenant.controller.policies.toolkit.walk import Candidates, Each, JobsToAsk, Then, walk
 
 
 class QueueOrder(ABC):
@@ -95,7 +94,7 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> Candidates | Each | None:
     return Each(newcomers) if newcomers else None
 
 
-def rearrange(plan: Plan, order: QueueOrder, waiting: Waiting, spared: late.Spared | None = None) -> None:
+def rearrange(plan: Plan, order: QueueOrder, waiting: JobsToAsk, spared: late.Spared | None = None) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
     spared = spared or late.Spared()
     kept = late.KeptForLate(plan, preempts=True, spared=spared)

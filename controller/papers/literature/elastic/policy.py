@@ -11,7 +11,6 @@ together. A gang that one host cannot hold is spread as other policies spread it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from itertools import islice
 from typing import Annotated, Final
 
@@ -21,7 +20,7 @@ from cotenant.controller.papers.literature.elastic import division
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
 from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
-from cotenant.controller.policies.ordered import QueueKey, by_arrival, remaining_key
+from cotenant.controller.policies.ordered import QueueKey, arrival_key, remaining_key
 from cotenant.controller.policies.toolkit import RemembersWakeUp
 
 PLACED: Final = (domain.RUNNING, domain.LOADING)
@@ -47,7 +46,7 @@ class Elastic(RemembersWakeUp):
         name: str,
         divide: division.Division,
         parameters: ElasticParameters,
-        key: QueueKey = by_arrival,
+        key: QueueKey = arrival_key,
     ) -> None:
         """`divide`: how many devices each job is to have; `key`: of jobs that wait."""
         super().__init__()
@@ -243,7 +242,7 @@ class ElasticRound:
 
 MAX_MIN: Final = PolicyEntry(
     "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
-    partial(Elastic, "max-min", division.max_min),
+    lambda given: Elastic("max-min", division.max_min, given),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="elastic jobs of many people are to get the same",
@@ -251,7 +250,7 @@ MAX_MIN: Final = PolicyEntry(
 
 AFS_L: Final = PolicyEntry(
     "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
-    partial(Elastic, "afs-l", division.afs_l, key=remaining_key),
+    lambda given: Elastic("afs-l", division.afs_l, given, key=remaining_key),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
@@ -259,7 +258,7 @@ AFS_L: Final = PolicyEntry(
 
 THEMIS: Final = PolicyEntry(
     "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
-    partial(Elastic, "themis", division.themis),
+    lambda given: Elastic("themis", division.themis, given),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="jobs are elastic and nobody is to fall behind an equal share",
