@@ -194,7 +194,7 @@ def spread(spent_ms: Sequence[float]) -> Row:
 
 
 def recorded(vc: str, jobs: int) -> list[Record]:
-    policy = Lazer()
+    policy = Lazer(LazerParameters())
     policy.learner = Recorder(policy.parameters)
     ran(vc, jobs, policy)
     return [Record(sample.context, sample.f_s) for sample in policy.learner.samples]

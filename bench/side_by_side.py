@@ -7,9 +7,11 @@ byte, and of the engine's state at the end.
 
     python bench/side_by_side.py --before HEAD~3 --runs castor:synth:earth:2000,patient:philly/6214e9:1000
     python bench/side_by_side.py --before HEAD~3 --all
+    python bench/side_by_side.py --before HEAD~3 --twelve [--names 'srtf;pcs:elastic=true']
 
 `--all` compares decisions only: every policy on three Philly VCs, and 80 whole clusters with their faults
-(`same_decisions.py`). It takes about two minutes on two quiet cores.
+(`same_decisions.py`). It takes about two minutes on two quiet cores. `--twelve` compares all that policies
+decide and tell on twelve workloads (`twelve_workloads.py`): every name, with variants of its parameters.
 """
 
 from __future__ import annotations
@@ -137,11 +139,11 @@ def compared(asked: Asked, paths: tuple[Path, Path], rounds: int, seeds: int) ->
     return Pair(asked, *times, equal)
 
 
-def compare_all(paths: tuple[Path, Path]) -> bool:
+def compare_all(paths: tuple[Path, Path], program: str, *words: str) -> bool:
     """Whether both states decide the same everywhere; prints each run that differs."""
     children = [
         subprocess.Popen(
-            program_of(path, "same_decisions.py"),
+            program_of(path, program, *words),
             env=environment_of(path),
             stdout=subprocess.PIPE,
             text=True,
@@ -173,6 +175,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="pairs of timed runs")
     parser.add_argument("--seeds", type=int, default=1, help="seeds whose decisions are compared")
     parser.add_argument("--all", action="store_true", help="decisions of every policy, without timing")
+    parser.add_argument("--twelve", action="store_true", help="all that policies tell, on twelve workloads")
+    parser.add_argument("--names", default="", help="with --twelve: only these, with semicolons between them")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -184,7 +188,10 @@ def main() -> int:
         return 0
     if flags.all:
         with states(flags.before) as paths:
-            return 0 if compare_all(paths) else 1
+            return 0 if compare_all(paths, "same_decisions.py") else 1
+    if flags.twelve:
+        with states(flags.before) as paths:
+            return 0 if compare_all(paths, "twelve_workloads.py", "--names", flags.names) else 1
     print("| whole simulator | before, jobs/CPU s | after, jobs/CPU s | before / after | decisions |")
     print("| --- | --- | --- | --- | --- |", flush=True)
     all_equal = True

@@ -18,13 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
-import msgspec
-
-from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
 from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
 
 PRESETS: dict[str, str] = {
@@ -45,6 +43,7 @@ class TiresiasParameters(PolicyParameters, frozen=True, kw_only=True):
     one fewer than queues, or the name of a preset."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         limits = self.limits()
         if not limits or limits[0] <= 0 or any(a >= b for a, b in pairwise(limits)):
             raise ValueError(
@@ -59,11 +58,6 @@ class TiresiasParameters(PolicyParameters, frozen=True, kw_only=True):
             return tuple(float(part) for part in text.split(","))
         except ValueError:
             return ()
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> TiresiasParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert({name: str(value) for name, value in parameters.items()}, cls)
 
 
 NOBODY: Final[Iterator[Job]] = iter(())
@@ -149,6 +143,9 @@ class AttainedService(kit.QueueOrder):
             },
         )
 
+    def why_last(self, view: View, job: Job) -> Reason:
+        return because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
+
 
 class Tiresias(kit.RemembersWakeUp):
     """The policy Tiresias: two-dimensional least attained service, with discrete queues.
@@ -160,9 +157,9 @@ class Tiresias(kit.RemembersWakeUp):
     name = AttainedService.name
     traits = Traits(preempts=True, orders_by_size=True)
 
-    def __init__(self, parameters: TiresiasParameters | None = None) -> None:
+    def __init__(self, parameters: TiresiasParameters) -> None:
         super().__init__()
-        self.parameters = parameters if parameters is not None else TiresiasParameters()
+        self.parameters = parameters
         self._queues = Queues(self.parameters.limits())
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
@@ -171,10 +168,7 @@ class Tiresias(kit.RemembersWakeUp):
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
             return NOTHING
-        plan = Plan(view)
-        waiting = kit.whom_to_ask(plan, event)
-        if waiting is not None:
-            kit.rearrange(plan, AttainedService(self._queues, view), waiting)
+        plan = kit.rearrange_after(Plan(view), AttainedService(self._queues, view), event)
         if kit.is_anybody_left(plan):
             self._ask_again(plan, event)
         return plan.decision()
@@ -186,14 +180,10 @@ class Tiresias(kit.RemembersWakeUp):
         goes_on = not isinstance(event, ev.FirstStepDone) and len(view.queue) > len(view.queue.newcomers())
         if goes_on and self._wake_up.is_set(view.now_s):
             return
-        at_s = self._queues.next_demotion_s(view)
-        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
-            plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
+        self.ask_again(plan, self._queues.next_demotion_s(view), because("next-demotion"))
 
     def explain(self, view: View, job: Job) -> Reason:
-        nobody = because("outranks-nobody", self._queues.queue_of(job, view.now_s) + 1)
-        order = AttainedService(self._queues, view)
-        return kit.why_outranks_nobody(view, job, self.name, order.list_victims, nobody)
+        return AttainedService(self._queues, view).explain(view, job)
 
 
 TIRESIAS: Final = PolicyEntry(

@@ -7,7 +7,7 @@ besides deciding is one of the protocols below, which the engine asks for by `is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol, Self, runtime_checkable
+from typing import Final, NamedTuple, Protocol, Self, get_args, runtime_checkable
 
 import msgspec
 
@@ -18,13 +18,44 @@ from cotenant.controller.planning import View
 Parameters = dict[str, str | int | float | bool]
 
 
+UNBOUNDED: Final = float("inf")
+
+
+class Within(NamedTuple):
+    """The range of a parameter, to stand at its field: `x_s: Annotated[float, Within(1.0, 1e6)] = 60.0`."""
+
+    least: float
+    most: float = UNBOUNDED
+    above: bool = False
+    """Whether the value must be above `least`, which then is out of range itself."""
+
+    def holds(self, value: float) -> bool:
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        least, most = f"{self.least:.12g}", f"{self.most:.12g}"
+        if self.most == UNBOUNDED:
+            return f"above {least}" if self.above else f"at least {least}"
+        return f"above {least}, at most {most}" if self.above else f"{least} to {most}"
+
+
 class PolicyParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The base of the named options of a policy, each with its default."""
+    """The base of the named options of a policy, each with its default and, if it has one, its range."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(type(self)):
+            value = getattr(self, field.name)
+            for within in get_args(field.type):
+                if isinstance(within, Within) and not within.holds(value):
+                    raise ValueError(f"{field.name} must be {within}, got {value}")
 
     @classmethod
     def parse(cls, parameters: Parameters) -> Self:
-        """Raises ValueError for a wrong name, type or range."""
-        return msgspec.convert(parameters, cls, strict=False)
+        """Takes a number for a text where the field is one (`thresholds_gpu_s=3250`). Raises ValueError for a
+        wrong name, type or range."""
+        texts = {field.name for field in msgspec.structs.fields(cls) if field.type is str}
+        given = {name: str(value) if name in texts else value for name, value in parameters.items()}
+        return msgspec.convert(given, cls, strict=False)
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,14 +40,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_alone
 from cotenant.controller.policies import earned, patient
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import Traits
+from cotenant.controller.policies.base import Traits, Within
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.record_slots import RecordSlots
@@ -139,23 +139,17 @@ NO_DEVICES: Final = LACK_DEVICES | {"gains-nothing"}
 class CotenantParameters(patient.PatientParameters, frozen=True, kw_only=True):
     """The parameters of `patient`, and those of policies that share."""
 
-    lookahead: int = 16
+    lookahead: Annotated[int, Within(1)] = 16
     """Queued jobs tried for sharing per event."""
     part: bool = True
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""
-    observations: int = ColocationParameters().observations
+    observations: Annotated[int, Within(1)] = ColocationParameters().observations
     """Measurements, both ways, before a pair is parted or not made again."""
     earned: bool = True
     """Preempt only jobs that have earned it (`earned.py`)."""
-    mismatch_prior: float = MISMATCH_PRIOR
+    mismatch_prior: Annotated[float, Within(0.0, 1.0)] = MISMATCH_PRIOR
     """The share of kinds whose resume is taken to come out wrong before any was seen (`resume_risk.py`); with
     0 a resume has a price only where one has failed."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 <= self.mismatch_prior <= 1.0:
-            raise ValueError(f"cotenant: mismatch_prior must be from 0 to 1, got {self.mismatch_prior}")
-        self.sharing()
 
     def sharing(self) -> ColocationParameters:
         return ColocationParameters(lookahead=self.lookahead, part=self.part, observations=self.observations)
@@ -309,8 +303,7 @@ class Cotenant(patient.Patient):
     name = "cotenant"
     traits = Traits(preempts=True, shares=True, orders_by_size=True)
 
-    def __init__(self, parameters: CotenantParameters | None = None) -> None:
-        parameters = parameters if parameters is not None else CotenantParameters()
+    def __init__(self, parameters: CotenantParameters) -> None:
         super().__init__(parameters)
         self._parameters, self._sharing = parameters, Sharing(parameters.sharing())
 

@@ -13,38 +13,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from cotenant.controller.domain import ON_DEVICES, Decision, Job, JobId, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
+from cotenant.controller.policies.base import Within
 from cotenant.controller.policies.entries import ORDER, PolicyEntry
 from cotenant.controller.policies.scored import Scored, waited_s
 from cotenant.controller.policies.toolkit import OrderParameters
 
 CHARGED_MAX = 10_000
 ACCOUNTS_MAX = 10_000
+PriorityWeight = Annotated[float, Within(0.0, 1e9)]
 
 
 class MultifactorParameters(OrderParameters, frozen=True, kw_only=True):
     """Slurm's defaults, and RLTune's weights."""
 
-    weight_age: float = 1000.0
-    weight_fair_share: float = 1000.0
-    weight_size: float = 1000.0
-    weight_class: float = 1000.0
-    max_age_s: float = 604_800.0
-    half_life_s: float = 604_800.0
+    weight_age: PriorityWeight = 1000.0
+    weight_fair_share: PriorityWeight = 1000.0
+    weight_size: PriorityWeight = 1000.0
+    weight_class: PriorityWeight = 1000.0
+    max_age_s: Annotated[float, Within(1.0, 1e9)] = 604_800.0
+    half_life_s: Annotated[float, Within(1.0, 1e9)] = 604_800.0
     favor_small: bool = False
-
-    def __post_init__(self) -> None:
-        weights = (self.weight_age, self.weight_fair_share, self.weight_size, self.weight_class)
-        if not all(0.0 <= weight <= 1e9 for weight in weights):
-            raise ValueError("slurm-multifactor: weights must be 0 to 1e9")
-        if not 1.0 <= self.max_age_s <= 1e9 or not 1.0 <= self.half_life_s <= 1e9:
-            raise ValueError("slurm-multifactor: max_age_s and half_life_s must be 1 to 1e9 seconds")
 
 
 class UsageRecord(msgspec.Struct, kw_only=True):

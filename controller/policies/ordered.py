@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Length, Phase, Reason, because
 from cotenant.controller.domain import events as ev
@@ -27,6 +27,11 @@ from cotenant.controller.policies.entries import FIRST, ORDER, PREEMPT, PolicyEn
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
 QueueKey = Callable[[Job], tuple[float, ...]]
+
+
+def arrival_key(_: Job) -> tuple[float, ...]:
+    """First come, first served."""
+    return ()
 
 
 def remaining_key(job: Job) -> tuple[float, ...]:
@@ -49,43 +54,11 @@ def _told_service(job: Job, now_s: float) -> Length | float | str:
     return job.told_left(now_s, service_now(job, now_s))
 
 
-class Ordered(Stateless):
-    """Place queued jobs in order on free devices; never share, never preempt. The options say who
-    passes a job that does not fit."""
-
-    def __init__(self, name: str, key: QueueKey, parameters: kit.OrderParameters) -> None:
-        self.name, self.queue_key, self.parameters = name, key, parameters
-        self.traits = Traits(orders_by_size=name != "fifo")
-
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.free.everywhere or not view.queue or is_quiet(view, event):
-            return NOTHING
-        plan, backfill = Plan(view), self.parameters.backfill
-        if backfill == "easy":
-            kit.place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
-        else:
-            kit.place_in_order(plan, self.name, strict=backfill == "none")
-        return plan.decision()
-
-    def explain(self, view: View, job: Job) -> Reason:
-        return why_waiting(view, job, self.name)
-
-
-class OrderOfNewcomers(kit.QueueOrder):
-    """Whom a newcomer preempts, and what is told to a waiting job behind which nobody stands."""
-
-    queue_key: QueueKey
-
-    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
-        """Why it preempts nobody; None if its place in the order is not known."""
-
-
-class ByTime(OrderOfNewcomers):
+class ByTime(kit.QueueOrder):
     """Running jobs by remaining time, longest first, until the newcomer fits. Devices that jobs are leaving
     do not count: they go to the queue in order."""
 
     name = "srtf"
-    queue_key = staticmethod(remaining_key)
 
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         return kit.worth_preempting(plan, job)
@@ -96,18 +69,17 @@ class ByTime(OrderOfNewcomers):
     def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         return kit.why_shorter(view, job, victims)
 
-    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+    def why_last(self, view: View, job: Job) -> Reason | None:
         going = (Phase.RUNNING, Phase.LOADING)
         return kit.why_shortest(
             view, job, [each for each in view.running.jobs_by_end() if each.phase in going]
         )
 
 
-class ByService(OrderOfNewcomers):
+class ByService(kit.QueueOrder):
     """Jobs with more remaining service, most first."""
 
     name = "srsf"
-    queue_key = staticmethod(service_key)
 
     def list_victims(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Sorts those with more only, and mostly there are few."""
@@ -130,42 +102,60 @@ class ByService(OrderOfNewcomers):
             {job_id: because("preempted-service", job.job_id, mine, more) for job_id, more in left.items()},
         )
 
-    def outranks_nobody(self, view: View, job: Job) -> Reason | None:
+    def why_last(self, view: View, job: Job) -> Reason | None:
         if job.estimate.remaining_s is None:
             return None
         return because("outlives-service", _told_service(job, view.now_s))
 
 
-class Preemptive(Stateless):
-    """Give free devices to queued jobs in order; then the newcomers that found none may preempt, none past an
-    aged job that waits for its devices."""
+class Preempting(NamedTuple):
+    """Who takes the devices of running jobs, and of which."""
 
-    traits = Traits(preempts=True, orders_by_size=True)
+    order: kit.QueueOrder
+    newcomers: kit.NewcomerRule | None = None
+    """Which newcomers, once what is free is given out; None: every waiting job in its turn, at each event."""
 
-    def __init__(self, order: OrderOfNewcomers, parameters: kit.NewcomerParameters | None = None) -> None:
-        self.name, self.queue_key, self._order = order.name, order.queue_key, order
-        self.parameters = parameters if parameters is not None else kit.NewcomerParameters()
 
-    def _preempt(self, plan: Plan, newcomer: Job) -> None:
-        self._order.make_room(plan, newcomer, self._order.list_victims(plan, newcomer))
+class Ordered(Stateless):
+    """Places queued jobs in order on free devices; never shares. The options say who passes a job that does
+    not fit. Where newcomers preempt, those that found nothing free take the devices of jobs behind them, none
+    past an aged job that waits for its devices; where every job may, the whole queue is rearranged."""
+
+    def __init__(
+        self, name: str, key: QueueKey, parameters: kit.OrderParameters, preempting: Preempting | None = None
+    ) -> None:
+        self.name, self.queue_key, self.parameters, self._preempting = name, key, parameters, preempting
+        self.traits = Traits(orders_by_size=name != "fifo", preempts=preempting is not None)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        any_free, arrived = view.free.everywhere, view.queue.newcomers()
-        if not (any_free or arrived) or not view.queue or is_quiet(view, event):
+        if not view.queue or is_quiet(view, event):
             return NOTHING
-        fresh = kit.newcomers(arrived, self.parameters.newcomers) if arrived else ()
-        if not any_free and not fresh:
+        fresh: Sequence[Job] = ()
+        if self._preempting is not None:
+            if self._preempting.newcomers is None:
+                return kit.rearrange_after(Plan(view), self._preempting.order, event).decision()
+            fresh = kit.newcomers(view.queue.newcomers(), self._preempting.newcomers)
+        if not view.free.everywhere and not fresh:
             return NOTHING
-        plan = Plan(view)
-        if any_free:
-            kit.place_in_order(plan, self.name, strict=False)
+        plan, backfill = Plan(view), self.parameters.backfill
+        if view.free.everywhere:
+            if backfill == "easy":
+                kit.place_ordered(plan, view.queue.jobs_in_order(), self.name, backfill)
+            else:
+                kit.place_in_order(plan, self.name, strict=backfill == "none")
         if fresh:
             preempt_for_each(plan, fresh, kit.late_waiting(plan), self._preempt)
         return plan.decision()
 
+    def _preempt(self, plan: Plan, newcomer: Job) -> None:
+        assert self._preempting is not None
+        order = self._preempting.order
+        order.make_room(plan, newcomer, order.list_victims(plan, newcomer))
+
     def explain(self, view: View, job: Job) -> Reason:
-        nobody = self._order.outranks_nobody(view, job)
-        return kit.why_outranks_nobody(view, job, self.name, self._order.list_victims, nobody)
+        if self._preempting is None:
+            return why_waiting(view, job, self.name)
+        return self._preempting.order.explain(view, job)
 
 
 def preempt_for_each(
@@ -181,35 +171,16 @@ def preempt_for_each(
             preempt(plan, newcomer)
 
 
-def fifo(parameters: kit.OrderParameters | None = None) -> Ordered:
-    """First come, first served; the head of the queue keeps its place until it fits."""
-    return Ordered("fifo", lambda job: (), parameters or kit.OrderParameters())
-
-
-def sjf(parameters: kit.OrderParameters | None = None) -> Ordered:
-    """Shortest expected remaining time first among those that fit."""
-    return Ordered("sjf", remaining_key, parameters or kit.PassingParameters())
-
-
-def ssf(parameters: kit.OrderParameters | None = None) -> Ordered:
-    """Smallest service first among those that fit; no job is preempted."""
-    return Ordered("ssf", service_key, parameters or kit.PassingParameters())
-
-
-def srtf(parameters: kit.NewcomerParameters | None = None) -> Preemptive:
-    """Shortest remaining time first; a newcomer may preempt jobs with more remaining time. The variant that
-    re-evaluates the whole queue is `srtf-full`."""
-    return Preemptive(ByTime(), parameters)
-
-
-def srsf(parameters: kit.NewcomerParameters | None = None) -> Preemptive:
-    """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
-    return Preemptive(ByService(), parameters)
+def preempting_order(
+    name: str, key: QueueKey, order: kit.QueueOrder, parameters: kit.NewcomerParameters
+) -> Ordered:
+    """An order in which whoever fits passes, and newcomers preempt."""
+    return Ordered(name, key, kit.PassingParameters(), Preempting(order, parameters.newcomers))
 
 
 FIFO: Final = PolicyEntry(
     "first come, first served",
-    fifo,
+    lambda given: Ordered("fifo", arrival_key, given),
     kit.OrderParameters.parse,
     group=FIRST,
     choose="people expect first come, first served",
@@ -217,7 +188,7 @@ FIFO: Final = PolicyEntry(
 
 SJF: Final = PolicyEntry(
     "shortest expected job first among those that fit; no preemption",
-    sjf,
+    lambda given: Ordered("sjf", remaining_key, given),
     kit.PassingParameters.parse,
     group=FIRST,
     choose="jobs have expected times and cannot resume",
@@ -225,7 +196,7 @@ SJF: Final = PolicyEntry(
 
 SSF: Final = PolicyEntry(
     "smallest service (remaining time x GPUs) first among those that fit; no preemption",
-    ssf,
+    lambda given: Ordered("ssf", service_key, given),
     kit.PassingParameters.parse,
     group=ORDER,
     choose="as for sjf, where some jobs are much wider than others",
@@ -233,7 +204,7 @@ SSF: Final = PolicyEntry(
 
 SRTF: Final = PolicyEntry(
     "shortest remaining time first; newcomers preempt longer jobs",
-    srtf,
+    lambda given: preempting_order("srtf", remaining_key, ByTime(), given),
     kit.NewcomerParameters.parse,
     group=FIRST,
     choose="jobs have expected times and resume, and short ones must not wait behind long ones",
@@ -241,7 +212,7 @@ SRTF: Final = PolicyEntry(
 
 SRSF: Final = PolicyEntry(
     "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
-    srsf,
+    lambda given: preempting_order("srsf", service_key, ByService(), given),
     kit.NewcomerParameters.parse,
     group=PREEMPT,
     choose="as for srtf, where some jobs are much wider than others",

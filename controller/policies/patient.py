@@ -19,13 +19,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_waiting
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.sharing import ExpectedReleases, Together
@@ -37,14 +37,10 @@ class PatientParameters(PolicyParameters, frozen=True, kw_only=True):
     gang: Literal["wait", "each"] = "wait"
     """When a gang may preempt: also where all its victims together lose less than its own wait is, or only
     where each of them has more service left."""
-    width_power: float = 0.75
+    width_power: Annotated[float, Within(0.0, 2.0)] = 0.75
     """Service is time x GPUs to this power: 1 is SRSF's, 0 is SRTF's."""
     waits_load: Literal["newcomer", "victim"] = "newcomer"
     """Whose load, after the victim's pause, it waits for devices that become free by themselves."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.width_power <= 2.0:
-            raise ValueError(f"patient: width_power must be from 0 to 2, got {self.width_power}")
 
     def service_s(self, job: Job) -> float:
         """Service of a waiting job, so it does not change; `UNKNOWN_S` if the job's length is unknown."""
@@ -301,9 +297,9 @@ class Patient(kit.RemembersWakeUp):
     name = Round.name
     traits = Traits(preempts=True, orders_by_size=True)
 
-    def __init__(self, parameters: PatientParameters | None = None) -> None:
+    def __init__(self, parameters: PatientParameters) -> None:
         super().__init__()
-        self.parameters = parameters if parameters is not None else PatientParameters()
+        self.parameters = parameters
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (self.parameters.service_s(job),)
@@ -328,7 +324,7 @@ class Patient(kit.RemembersWakeUp):
         if isinstance(event, ev.FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return None, False
         waiting = kit.whom_to_ask(plan, event)
-        is_partial = isinstance(waiting, kit.NewcomersOnly)
+        is_partial = isinstance(waiting, kit.Each)
         present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
         kit.rearrange(plan, present, waiting or kit.Candidates(view), present.spared)
         if is_partial and present.until_s is not None:

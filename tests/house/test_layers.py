@@ -124,8 +124,8 @@ controller.__main__             controller.domain controller.system controller.p
 controller.sim                  controller.performance controller.domain controller.knowledge
                                 controller.planning controller.wire controller.system controller.trace_names
                                 controller.flags controller.timeline controller.models
-                                controller.policies.base controller.policies controller.engine controller.history
-                                controller.store
+                                controller.policies.base controller.policies controller.engine
+                                controller.history controller.store
 controller.training             controller.performance controller.domain controller.knowledge controller.wire
                                 controller.system profiler controller.models controller.policies
                                 controller.engine controller.sim

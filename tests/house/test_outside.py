@@ -284,7 +284,6 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/papers/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/rltune/model.py": (PERSON, frozenset(("msgspec.json.decode",))),
     "controller/policies/multifactor.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
-    "controller/papers/pcs/elastic.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/pcs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/toolkit/whole_queue.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/python/inside.py": (PICKLED, frozenset(("pickle.load",))),

@@ -122,8 +122,8 @@ class Lazer:
     queue_key = staticmethod(remaining_key)
     traits = Traits(preempts=True)
 
-    def __init__(self, parameters: LazerParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else LazerParameters()
+    def __init__(self, parameters: LazerParameters) -> None:
+        self.parameters = parameters
         self.learner = Learner(self.parameters)
         self._deferrals = Deferrals()
 

@@ -19,12 +19,13 @@ pair measured to lose is parted (`part=false`: never).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies import sharing
+from cotenant.controller.policies.base import Within
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import service_key
 
@@ -32,25 +33,21 @@ from cotenant.controller.policies.ordered import service_key
 class LucidParameters(sharing.ColocationParameters, frozen=True, kw_only=True):
     """The named options of the policy; the defaults are Lucid's, but for `part`."""
 
-    gpus_max: int = 8
+    gpus_max: Annotated[int, Within(1)] = 8
     """Wider jobs are not packed."""
     tiny: float = 0.95
     medium: float = 0.85
     """Least mean speeds beside others, of 1 alone, for labels 0 and 1."""
-    unknown_label: int = 1
+    unknown_label: Annotated[int, Within(0, 2)] = 1
     """The label of a kind of which nothing is known: it is packed with light ones, and so becomes known."""
-    labels_max: int = 2
-    longer_max: float = 2.0
+    labels_max: Annotated[int, Within(0)] = 2
+    longer_max: Annotated[float, Within(0.0, above=True)] = 2.0
     """Newcomer's GPU time / partner's, at most."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.medium <= self.tiny <= 1.0:
             raise ValueError(f"speeds must be 0 < medium <= tiny <= 1, got {self.medium} and {self.tiny}")
-        if self.gpus_max < 1 or self.labels_max < 0 or self.longer_max <= 0.0:
-            raise ValueError("gpus_max must be at least 1, labels_max not negative, longer_max positive")
-        if self.unknown_label not in (0, 1, 2):
-            raise ValueError(f"unknown_label must be 0, 1 or 2, got {self.unknown_label}")
 
 
 Speed = float | Literal["unknown"]
@@ -73,8 +70,8 @@ class Lucid(sharing.Colocation):
     name = "lucid"
     queue_key = staticmethod(service_key)
 
-    def __init__(self, parameters: LucidParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else LucidParameters()
+    def __init__(self, parameters: LucidParameters) -> None:
+        self.parameters = parameters
         super().__init__(self.parameters)
 
     def join(self, plan: Plan, job: Job, slots: sharing.ShareableSlots) -> sharing.CoTenant | None:

@@ -14,16 +14,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
-from cotenant.controller.policies.ordered import remaining_key
+from cotenant.controller.policies.ordered import Ordered, Preempting, remaining_key
 
 
 class RemainingTime(kit.QueueOrder):
@@ -53,39 +52,19 @@ class RemainingTime(kit.QueueOrder):
     def why(self, view: View, job: Job, victims: Sequence[Job]) -> kit.Why:
         return kit.why_shorter(view, job, victims)
 
+    def why_last(self, view: View, job: Job) -> Reason | None:
+        return kit.why_shortest(view, job, view.running.jobs_by_end())
 
-class SrtfFull(Stateless):
-    """Shortest remaining time first among all jobs, whenever something changes."""
-
-    name = "srtf-full"
-    queue_key = staticmethod(remaining_key)
-    traits = Traits(preempts=True, orders_by_size=True)
-
-    def __init__(self) -> None:
-        self._order = RemainingTime(self.name)
-
-    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queue or is_quiet(view, event):
-            return NOTHING
-        plan = Plan(view)
-        waiting = kit.whom_to_ask(plan, event)
-        if waiting is not None:
-            kit.rearrange(plan, self._order, waiting)
-        return plan.decision()
-
-    def explain(self, view: View, job: Job) -> Reason:
-        return why_none_longer(view, job, self.name)
+    def is_anybody_behind(self, plan: Plan, job: Job) -> bool:
+        """Among jobs that run: the reason compares with these."""
+        return next(kit.worth_preempting(plan, job), None) is not None
 
 
 class IntervalParameters(PolicyParameters, frozen=True, kw_only=True):
     """How often the queue is looked at."""
 
-    interval_s: float = 360.0
+    interval_s: Annotated[float, Within(1.0, 1e6)] = 360.0
     """Seconds from one look to the next (Lazer section 3.1: 60, 360 and 600)."""
-
-    def __post_init__(self) -> None:
-        if not 1.0 <= self.interval_s <= 1e6:
-            raise ValueError(f"interval: interval_s must be from 1 to 1000000, got {self.interval_s}")
 
 
 class IntervalPolicy(kit.RemembersWakeUp):
@@ -99,10 +78,10 @@ class IntervalPolicy(kit.RemembersWakeUp):
     traits = Traits(preempts=True, orders_by_size=True)
     queue_key = staticmethod(remaining_key)
 
-    def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
+    def __init__(self, name: str, parameters: IntervalParameters) -> None:
         super().__init__()
         self.name = name
-        self.parameters = parameters if parameters is not None else IntervalParameters()
+        self.parameters = parameters
         self._order = RemainingTime(name)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
@@ -126,26 +105,22 @@ class IntervalPolicy(kit.RemembersWakeUp):
         return because("looks-every", self.name, self.parameters.interval_s)
 
     def explain(self, view: View, job: Job) -> Reason:
-        reason = why_none_longer(view, job, self.name)
+        reason = self._order.explain(view, job)
         return self._reason() if reason.code == "next-event" else reason
-
-
-def why_none_longer(view: View, job: Job, order: str) -> Reason:
-    """Why a job waits where everybody may take devices from those who have more left."""
-    nobody = kit.why_shortest(view, job, view.running.jobs_by_end())
-    return kit.why_outranks_nobody(view, job, order, kit.worth_preempting, nobody)
 
 
 SRTF_FULL: Final = PolicyEntry(
     "shortest remaining time first; every waiting job may preempt longer ones, at each event",
-    SrtfFull,
+    lambda: Ordered(
+        "srtf-full", remaining_key, kit.PassingParameters(), Preempting(RemainingTime("srtf-full"))
+    ),
     group=COMPARED,
     choose="preempting costs next to nothing; else srtf or patient",
 )
 
 INTERVAL: Final = PolicyEntry(
     "srtf-full that looks at the queue every interval_s seconds only",
-    partial(IntervalPolicy, "interval"),
+    lambda given: IntervalPolicy("interval", given),
     IntervalParameters.parse,
     group=COMPARED,
     choose="srtf-full preempts too often",

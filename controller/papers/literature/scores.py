@@ -21,9 +21,9 @@ command, as for pairs. Where there is no history the estimate counts alone, and 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log2, log10
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -31,30 +31,36 @@ from cotenant.controller.domain import Decision, Job, JobId, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import kind_of
 from cotenant.controller.planning import View
+from cotenant.controller.policies.base import Within
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import UNKNOWN_S
 from cotenant.controller.policies.scored import Scored, expected_s, waited_s
 from cotenant.controller.policies.toolkit import OrderParameters
 
+Score = Callable[[Job, float], float]
+"""Of a waiting job at a time; the lowest goes first."""
 
-class Wfp3(Scored):
+
+def wfp3(job: Job, now_s: float) -> float:
     """-(wt/rt)^3 * n: jobs that have waited long for their length first, wide ones sooner."""
-
-    name = "wfp3"
-
-    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
-        now_s = view.now_s
-        return [-((waited_s(job, now_s) / expected_s(job)) ** 3) * job.spec.gpus_min for job in jobs]
+    return -((waited_s(job, now_s) / expected_s(job)) ** 3) * job.spec.gpus_min
 
 
-class Unicep(Scored):
+def unicep(job: Job, now_s: float) -> float:
     """-wt/(log2(n + 1) * rt): the same, narrow ones sooner."""
+    return -waited_s(job, now_s) / (log2(job.spec.gpus_min + 1) * expected_s(job))
 
-    name = "unicep"
+
+class ByFormula(Scored):
+    """An order by a formula of the job alone."""
+
+    def __init__(self, name: str, score: Score, parameters: OrderParameters) -> None:
+        super().__init__(parameters)
+        self.name, self._score = name, score
 
     def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
-        now_s = view.now_s
-        return [-waited_s(job, now_s) / (log2(job.spec.gpus_min + 1) * expected_s(job)) for job in jobs]
+        score, now_s = self._score, view.now_s
+        return [score(job, now_s) for job in jobs]
 
 
 class F1(Scored):
@@ -94,7 +100,7 @@ F1_ENTRY: Final = PolicyEntry(
 
 WFP3: Final = PolicyEntry(
     "longest wait for its length first, wider jobs before narrower ones",
-    Wfp3,
+    lambda given: ByFormula("wfp3", wfp3, given),
     OrderParameters.parse,
     group=COMPARED,
     choose="wide jobs wait too long under sjf (WFP3)",
@@ -102,7 +108,7 @@ WFP3: Final = PolicyEntry(
 
 UNICEP: Final = PolicyEntry(
     "longest wait for its length and width first",
-    Unicep,
+    lambda given: ByFormula("unicep", unicep, given),
     OrderParameters.parse,
     group=COMPARED,
     choose="as for wfp3, with narrow jobs first (UNICEP)",
@@ -116,14 +122,10 @@ SEEN_MAX = 1_000
 class QssfParameters(OrderParameters, frozen=True, kw_only=True):
     """lambda, and how fast the past fades."""
 
-    history: float = 0.5
+    history: Annotated[float, Within(0.0, 1.0)] = 0.5
     """lambda: the share of what was seen of jobs like this one; the rest is the estimate's."""
-    newest: float = 0.3
+    newest: Annotated[float, Within(0.0, 1.0, above=True)] = 0.3
     """The share of the newest job in the mean of its kind."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.history <= 1.0 or not 0.0 < self.newest <= 1.0:
-            raise ValueError("qssf: history must be 0 to 1, newest above 0 to 1")
 
 
 class DurationHistory(msgspec.Struct, kw_only=True):

@@ -37,7 +37,7 @@ of their leases, since class hp never is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -45,7 +45,7 @@ from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import toolkit as kit
-from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.ordered import remaining_key
 
@@ -74,7 +74,7 @@ class Fgd(kit.TwoClasses):
     name = "fgd"
     traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
-    def __init__(self, parameters: kit.ClassParameters | None = None) -> None:
+    def __init__(self, parameters: kit.ClassParameters) -> None:
         super().__init__(parameters)
         self._pods: dict[int, int] = {}
         """Pods seen, by GPUs."""
@@ -186,21 +186,17 @@ NEARLY_S = 1e-6
 
 
 class ChronusParameters(PolicyParameters, frozen=True, kw_only=True):
-    spot_lease_s: float = 300.0
+    spot_lease_s: Annotated[float, Within(10.0, 1e6)] = 300.0
     """Of hp jobs (20 minutes) every lease is renewed, so its length changes nothing."""
-
-    def __post_init__(self) -> None:
-        if not 10.0 <= self.spot_lease_s <= 1e6:
-            raise ValueError("chronus: spot_lease_s must be 10 to 1000000 seconds")
 
 
 class Chronus(kit.RemembersWakeUp, kit.TwoClasses):
     name = "chronus"
 
-    def __init__(self, parameters: ChronusParameters | None = None) -> None:
+    def __init__(self, parameters: ChronusParameters) -> None:
         kit.RemembersWakeUp.__init__(self)
-        kit.TwoClasses.__init__(self)
-        self.parameters = parameters if parameters is not None else ChronusParameters()
+        kit.TwoClasses.__init__(self, kit.ClassParameters())
+        self.parameters = parameters
 
     def make_room(self, plan: Plan, job: Job) -> kit.FreedDevices | None:
         over = [

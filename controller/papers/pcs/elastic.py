@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
-from cotenant.controller.domain import Decision, Job, JobId
-from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import Job, JobId
 from cotenant.controller.papers.literature import elastic
-from cotenant.controller.papers.pcs.policy import Accounts, Pcs, PcsParameters
+from cotenant.controller.papers.pcs.policy import ClassTotals, KeepsAccounts, Pcs, PcsParameters
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import LEFT_OVER, class_shares, divide, published_named
 from cotenant.controller.planning import View
-from cotenant.controller.policies.base import Policy, is_quiet
+from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.entries import KEPT, PolicyEntry
 
 
@@ -43,23 +40,21 @@ class CappedClaim:
         return found
 
 
-class ElasticPcs(elastic.Elastic):
-    """Remembers its accounts, and when it wants to decide again."""
-
-    name = "pcs"
+class ElasticPcs(KeepsAccounts, elastic.Elastic):
+    """Weighted fair queueing of elastic jobs."""
 
     def __init__(self, parameters: PcsParameters) -> None:
-        super().__init__(
-            elastic.ElasticParameters(
-                min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor
-            )
+        leases = elastic.ElasticParameters(
+            min_lease_s=parameters.min_lease_s, lease_factor=parameters.lease_factor
         )
+        elastic.Elastic.__init__(self, "pcs", self._divide_by_class, leases)
         self._config = parameters.config()
-        self._accounts = Accounts()
 
-    def divide(self, view: View, claims: Sequence[elastic.SizeClaim], gpus: int) -> elastic.DeviceCounts:
-        members, shares = self._classes(view, claims, gpus)
-        credits_gpu_s = self._accounts.now(view.now_s, len(self._config.weights))
+    def _divide_by_class(
+        self, claims: Sequence[elastic.SizeClaim], gpus: int, now_s: float
+    ) -> elastic.DeviceCounts:
+        members, shares = self._classes(claims, gpus, now_s)
+        credits_gpu_s = self._accounts.now(now_s, len(self._config.weights))
         whole = [int(share + LEFT_OVER) for share in shares]
         over = round(sum(shares)) - sum(whole)
         owed = sorted(range(len(shares)), key=lambda n: (-credits_gpu_s[n], whole[n] - shares[n], n))
@@ -102,32 +97,20 @@ class ElasticPcs(elastic.Elastic):
                     given[claim.job_id], left = size, left - (size - has)
 
     def _classes(
-        self, view: View, claims: Sequence[elastic.SizeClaim], gpus: int
+        self, claims: Sequence[elastic.SizeClaim], gpus: int, now_s: float
     ) -> tuple[list[list[elastic.SizeClaim]], list[float]]:
         """The members of each class in order of arrival, and its share."""
         members: list[list[elastic.SizeClaim]] = [[] for _ in self._config.weights]
         for claim in sorted(claims, key=lambda c: c.job.number):
-            members[self._config.class_of(size_gpu_s(claim.job, view.now_s))].append(claim)
+            members[self._config.class_of(size_gpu_s(claim.job, now_s))].append(claim)
         demands = [sum(claim.sizes[-1] for claim in here) for here in members]
         return members, class_shares(demands, self._config.weights, gpus)
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        super().observe(view, event, decision)
-        if is_quiet(view, event) and not decision.actions:
-            return
+    def totals(self, view: View) -> ClassTotals:
         claims, gpus = self.claims(view)
-        members, shares = self._classes(view, claims, gpus)
+        members, shares = self._classes(claims, gpus, view.now_s)
         held = [sum(elastic.held_by(claim.job) for claim in here) for here in members]
-        due = [share - has for share, has in zip(shares, held, strict=True)]
-        self._accounts = self._accounts.settle(view.now_s, due, [not here for here in members], gpus)
-
-    def save(self) -> bytes:
-        return msgspec.msgpack.encode((super().save(), self._accounts))
-
-    def load(self, state: bytes) -> None:
-        if state:
-            look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
-            super().load(look)
+        return ClassTotals(shares, held, [not here for here in members], gpus)
 
 
 def _make_pcs(parameters: PcsParameters) -> Policy:

@@ -19,18 +19,19 @@ time x GPUs as estimated, what was done included; a job of unknown length belong
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed_jobs, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
-from cotenant.controller.policies.base import Parameters, PolicyParameters, Traits, is_quiet
-from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
+from cotenant.controller.policies.toolkit import RemembersWakeUp, Why, find_room, take_room
 
 CREDIT_S_MAX: Final = 86_400.0
 """An account holds at most so many seconds of the whole cluster, owed or owing."""
@@ -46,31 +47,19 @@ class PcsParameters(PolicyParameters, frozen=True, kw_only=True):
     """Guaranteed parts of the cluster, the class of the smallest jobs first."""
     zeta_min: float = 0.01
     delta: float = 0.01
-    min_lease_s: float = 120.0
-    lease_factor: float = 5.0
+    min_lease_s: Annotated[float, Within(1.0, 1e6)] = 120.0
+    lease_factor: Annotated[float, Within(0.0, 1e3)] = 5.0
     """A turn lasts at least so many times what it costs to load and to save."""
     elastic: bool = False
     """Elastic jobs get more and fewer devices (`elastic.py`), in place of turns of whole gangs."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.config()
-        if not (1.0 <= self.min_lease_s <= 1e6 and 0.0 <= self.lease_factor <= 1e3):
-            raise ValueError(
-                "pcs: min_lease_s must be from 1 to 1000000 and lease_factor from 0 to 1000, "
-                f"got {self.min_lease_s} and {self.lease_factor}"
-            )
 
     def config(self) -> WfqConfig:
         """Returns the configuration of the classes. Raises ValueError."""
         return WfqConfig.parse(msgspec.structs.asdict(self))
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> PcsParameters:
-        """Raises ValueError for a wrong name, type or range."""
-        given = dict(parameters)
-        for name in {"thresholds_gpu_s", "weights"} & given.keys():
-            given[name] = str(given[name])
-        return msgspec.convert(given, cls, strict=False)
 
     def lease_s(self, job: Job) -> float:
         return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))
@@ -100,17 +89,50 @@ class Accounts(msgspec.Struct, frozen=True):
         return Accounts(now_s, tuple(kept), tuple(due))
 
 
-class Pcs:
-    """Weighted fair queueing of rigid gangs. Remembers its accounts, and when it wants to decide again."""
+class ClassTotals(NamedTuple):
+    """What each class is due, holds and whether it has no jobs; and the number of devices."""
+
+    shares: Sequence[float]
+    held: Sequence[int]
+    is_empty: Sequence[bool]
+    gpus: int
+
+
+class KeepsAccounts(RemembersWakeUp, ABC):
+    """Remembers the accounts of classes, and when it wants to decide again."""
+
+    _accounts = Accounts()
+
+    @abstractmethod
+    def totals(self, view: View) -> ClassTotals:
+        """Where each class stands now."""
+
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+        super().observe(view, event, decision)
+        if is_quiet(view, event) and not decision.actions:
+            return
+        shares, held, is_empty, gpus = self.totals(view)
+        due = [share - has for share, has in zip(shares, held, strict=True)]
+        self._accounts = self._accounts.settle(view.now_s, due, is_empty, gpus)
+
+    def save(self) -> bytes:
+        return msgspec.msgpack.encode((super().save(), self._accounts))
+
+    def load(self, state: bytes) -> None:
+        if state:
+            look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
+            super().load(look)
+
+
+class Pcs(KeepsAccounts):
+    """Weighted fair queueing of rigid gangs."""
 
     name = "pcs"
     traits = Traits(preempts=True)
 
-    def __init__(self, parameters: PcsParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else PcsParameters()
-        self._config = self.parameters.config()
-        self._accounts = Accounts()
-        self._look = WakeUp()
+    def __init__(self, parameters: PcsParameters) -> None:
+        super().__init__()
+        self.parameters, self._config = parameters, parameters.config()
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._config.class_of(size_gpu_s(job, job.phase_since_s))),)
@@ -123,18 +145,12 @@ class Pcs:
             claimed = round_.claim(plan)
             if claimed:
                 round_.fill(plan)
-        at_s = round_.look_again_s()
-        if at_s is not None and not self._look.comes_by(at_s, view.now_s):
-            plan.actions.append(Wake(at_s=at_s, reason=because("wfq-look")))
+        self.ask_again(plan, round_.look_again_s(), because("wfq-look"))
         return plan.decision()
 
-    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
-        self._look.observe(view.now_s, decision)
-        if is_quiet(view, event) and not decision.actions:
-            return
+    def totals(self, view: View) -> ClassTotals:
         standing = Standing(self._config, view)
-        due = [share - held for share, held in zip(standing.shares, standing.held, strict=True)]
-        self._accounts = self._accounts.settle(view.now_s, due, standing.is_empty, standing.gpus)
+        return ClassTotals(standing.shares, standing.held, standing.is_empty, standing.gpus)
 
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))
@@ -161,14 +177,6 @@ class Pcs:
     def explain(self, view: View, job: Job) -> Reason:
         waits = why_impossible(view, job) or why_behind_aged(view, job)
         return waits or ClassRound(self, view).why(job)
-
-    def save(self) -> bytes:
-        return msgspec.msgpack.encode((self._look.save(), self._accounts))
-
-    def load(self, state: bytes) -> None:
-        if state:
-            look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
-            self._look.load(look)
 
 
 class ClassRound:

@@ -56,8 +56,8 @@ class Castor(Colocation):
     queue_key = staticmethod(remaining_key)
     parts_by_theorem = True
 
-    def __init__(self, parameters: CastorParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else CastorParameters()
+    def __init__(self, parameters: CastorParameters) -> None:
+        self.parameters = parameters
         super().__init__(self.parameters)
 
     def slots(self, plan: Plan) -> CastorSlots:

@@ -30,14 +30,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Preempt, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS, is_beyond, loses
 from cotenant.controller.performance import Interference, shared_ends
 from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_alone, why_waiting
-from cotenant.controller.policies.base import QUIET, PolicyParameters, Stateless, Traits
+from cotenant.controller.policies.base import QUIET, PolicyParameters, Stateless, Traits, Within
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
 from cotenant.controller.policies.toolkit import Spares, late_waiting, place_in_order, spare_nobody
 
@@ -175,18 +175,13 @@ class CoTenant(NamedTuple):
 class ColocationParameters(PolicyParameters, frozen=True, kw_only=True):
     """Named options of every policy that shares."""
 
-    lookahead: int = 64
+    lookahead: Annotated[int, Within(1)] = 64
     """Queued jobs tried for sharing per event."""
     part: bool = True
     """Part pairs whose measured benefit is negative, and do not make such pairs again; false is what the
     papers do."""
-    observations: int = OBSERVATIONS
+    observations: Annotated[int, Within(1)] = OBSERVATIONS
     """Measurements, both ways, before a pair is parted or not made again."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("lookahead", self.lookahead), ("observations", self.observations)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 class Colocation(Stateless, ABC):
@@ -199,8 +194,8 @@ class Colocation(Stateless, ABC):
 
     queue_key: Callable[[Job], tuple[float, ...]]
 
-    def __init__(self, parameters: ColocationParameters | None = None) -> None:
-        self._options = parameters if parameters is not None else ColocationParameters()
+    def __init__(self, parameters: ColocationParameters) -> None:
+        self._options = parameters
 
     def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be

@@ -7,12 +7,12 @@ guess reads as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
 from cotenant.controller.domain import Job, JobId, Length, Reason, because
-from cotenant.controller.planning import LACK_DEVICES, Plan, View, why_waiting
+from cotenant.controller.planning import View
 
 Told = Length | float | str
 
@@ -43,21 +43,6 @@ def why_shorter(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
         because("preempts", mine, least_told(left.values()), ", ".join(left)),
         {job_id: because("preempted-for", newcomer.job_id, mine, each) for job_id, each in left.items()},
     )
-
-
-def why_outranks_nobody(
-    view: View,
-    job: Job,
-    order: str,
-    list_victims: Callable[[Plan, Job], Iterator[Job]],
-    outranks_nobody: Reason | None,
-) -> Reason:
-    """Why a job waits where it may take the devices of those behind it. `outranks_nobody`: what it is told if
-    nobody is; None: its place is not known, and others are not compared with it."""
-    reason = why_waiting(view, job, order)
-    if reason.code not in LACK_DEVICES or outranks_nobody is None or not view.running.jobs_by_end():
-        return reason
-    return reason if next(list_victims(Plan(view), job), None) is not None else outranks_nobody
 
 
 def why_shortest(view: View, job: Job, others: Sequence[Job]) -> Reason | None:

@@ -12,15 +12,15 @@ nobody passes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, SchedulingClass, is_possible
 from cotenant.controller.policies.base import PolicyParameters
-from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.late import KeptForLate
 from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve
+from cotenant.controller.policies.toolkit.walk import Candidates, Each, Listed, Then, WhyPlaced, walk
 
 
 def place_in_order(
@@ -32,94 +32,74 @@ def place_in_order(
     order while devices are left. Devices are kept for a late job that does not fit (`late.py`): if smaller
     ones went on passing it by, it would starve. A job that is not possible now is never waited for.
     """
-    view, free, kept = plan.view, plan.free_everywhere, KeptForLate(plan, preempts=False)
-    candidates = Candidates(view)
-    while (job := candidates.next()) is not None:
-        is_placed = plan.actions and plan.is_placed(job.spec.job_id)
-        if is_placed or (passed_over is not None and passed_over(job)):
-            candidates.again(job)
-            continue
-        devices = kept.find_free(job) if job.spec.gpus_min <= free else None
-        if devices is not None:
-            plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
-            free -= len(devices)
-            if not free and not job.aged:  # And those that have aged stand before it.
-                return None
-            candidates.again(job)
-        elif strict:
-            if is_possible(view, job):
-                return job
-        elif job.aged:
-            if is_possible(view, job):
-                kept.keep(job)
-        elif not free:
-            return None
-    return None
+    view, kept = plan.view, KeptForLate(plan, preempts=False)
+
+    def otherwise(job: Job) -> Then:
+        if strict:
+            return Then.STOP if is_possible(view, job) else Then.PASS
+        if job.aged and is_possible(view, job):
+            kept.keep(job)
+        return Then.PASS if job.aged or plan.any_free() else Then.STOP
+
+    stopped_at = walk(
+        plan,
+        Candidates(view),
+        order,
+        otherwise,
+        find=kept.find_free,
+        passed_over=passed_over,
+        until_full=True,
+    )
+    return stopped_at if strict else None
 
 
 Backfill = Literal["none", "easy", "any"]
 """Who may start ahead of a job that does not fit: nobody; whoever does not delay it; whoever fits."""
-WhyPlaced = Callable[[Job, tuple[DeviceId, ...]], Reason]
 
 
 def place_ordered(
     plan: Plan, jobs: Iterable[Job], order: str, backfill: Backfill, why: WhyPlaced | None = None
 ) -> None:
-    """Free devices to these jobs in turn, as far as those that do not fit let others pass.
+    """Free devices to these jobs in turn, as far as those that do not fit let others pass. Nobody waits for a
+    job that is not possible now, and nobody passes one that has aged, but as `easy` allows."""
+    view, left = plan.view, iter(jobs)
 
-    If nothing was found for a job, no other of its scheduling class is tried. Nobody waits for a job that is
-    not possible now, and nobody passes one that has aged, but as `easy` allows.
-    """
-    view, free = plan.view, plan.free_everywhere
-    unfit: set[SchedulingClass] = set()
-    waiting = iter(jobs)
-    for job in waiting:
-        if plan.actions and plan.is_placed(job.spec.job_id):
-            continue
-        scheduling_class = view.queue.class_of(job)
-        devices = None if scheduling_class in unfit else plan.find_free(job)
-        if devices is not None:
-            reason = why(job, devices) if why else because("free-devices-in-order", order, len(devices))
-            plan.place(job, devices, reason)
-            free -= len(devices)
-            if not free:
-                return
-            continue
-        unfit.add(scheduling_class)
-        if (backfill != "any" or job.aged) and is_possible(view, job):
-            if backfill == "easy":
-                _fill_behind(plan, job, waiting, order)
-            return
+    def otherwise(job: Job) -> Then:
+        stops = (backfill != "any" or job.aged) and is_possible(view, job)
+        return Then.STOP if stops else Then.PASS
+
+    head = walk(plan, Listed(view, left), order, otherwise, why=why, until_full=True)
+    if head is not None and backfill == "easy":
+        _fill_behind(plan, head, left, order)
 
 
-def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> None:
+def _fill_behind(plan: Plan, head: Job, behind: Iterable[Job], order: str) -> None:
     """Start those behind the head that do not delay it."""
     reservation = reserve(plan, head)
     if reservation is None:
         return
-    view, now_s = plan.view, plan.view.now_s
-    in_s = reservation.start_s - now_s
+    now_s, kept = plan.view.now_s, frozenset(reservation.devices)
     apart = plan.fork()  # What is free there the head does not need.
     apart.suppose_placed(head, reservation.devices)
-    unfit: dict[bool, set[SchedulingClass]] = {True: set(), False: set()}
-    for job in waiting:
+    unfit: set[tuple[Plan, SchedulingClass]] = set()
+
+    def find(job: Job) -> tuple[DeviceId, ...] | None:
+        scheduling_class = plan.view.queue.class_of(job)
         ends = end_if_started(job, now_s) <= reservation.start_s
-        scheduling_class = view.queue.class_of(job)
-        devices: tuple[DeviceId, ...] | None = None
-        for where, is_apart in ((apart, True), (plan, False)) if ends else ((apart, True),):
-            if devices is None and scheduling_class not in unfit[is_apart]:
+        for where in (apart, plan) if ends else (apart,):
+            if (where, scheduling_class) not in unfit:
                 devices = where.find_free(job)
-                if devices is None:
-                    unfit[is_apart].add(scheduling_class)
-        if devices is None:
-            continue
-        reserved = not set(devices).isdisjoint(reservation.devices)
-        why = (order, head.job_id, in_s)
-        reason = because("backfilled-before", *why) if reserved else because("backfilled-apart", *why)
-        plan.place(job, devices, reason)
-        apart.suppose_placed(job, devices)
-        if not plan.any_free():
-            return
+                if devices is not None:
+                    apart.suppose_placed(job, devices)
+                    return devices
+                unfit.add((where, scheduling_class))
+        return None
+
+    def why(_: Job, devices: tuple[DeviceId, ...]) -> Reason:
+        passes = "backfilled-apart" if kept.isdisjoint(devices) else "backfilled-before"
+        return because(passes, order, head.job_id, reservation.start_s - now_s)
+
+    walk(plan, Each(behind), order, lambda _: Then.PASS, find=find, why=why, until_full=True)
 
 
 class OrderParameters(PolicyParameters, frozen=True, kw_only=True):

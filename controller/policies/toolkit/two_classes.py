@@ -14,9 +14,9 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason,
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View, is_possible, why_waiting
 from cotenant.controller.policies.base import PolicyParameters, Stateless, Traits, is_quiet
-from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.compared import Why
 from cotenant.controller.policies.toolkit.victims import FreedDevices
+from cotenant.controller.policies.toolkit.walk import Candidates, Then, walk
 from cotenant.controller.policies.toolkit.whole_queue import take_room
 
 
@@ -39,9 +39,8 @@ class TwoClasses(Stateless):
     name = "two-classes"
     traits = Traits(preempts=True, has_classes=True)
 
-    def __init__(self, parameters: ClassParameters | None = None) -> None:
-        order = parameters if parameters is not None else ClassParameters()
-        self.keeps_order = order.backfill == "none"
+    def __init__(self, parameters: ClassParameters) -> None:
+        self.keeps_order = parameters.backfill == "none"
         """Nobody passes a job of its class that does not fit, if it is possible at all."""
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
@@ -65,21 +64,22 @@ class TwoClasses(Stateless):
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queue or is_quiet(view, event):
             return NOTHING
-        plan, candidates, waited_for = Plan(view), Candidates(view), set[str]()
-        while (job := candidates.next()) is not None:
-            if job.spec.job_class in waited_for:
-                continue
-            if self._place(plan, job) or (job.spec.job_class == "hp" and self._preempt(plan, job)):
-                candidates.again(job)
-            elif self.keeps_order and is_possible(view, job):
-                waited_for.add(job.spec.job_class)
-        return plan.decision()
+        plan, waited_for = Plan(view), set[str]()
 
-    def _place(self, plan: Plan, job: Job) -> bool:
-        devices = self.find(plan, job) if plan.any_free() else None
-        if devices is not None:
-            plan.place(job, devices, because("free-devices-in-order", self.name, len(devices)))
-        return devices is not None
+        def find(job: Job) -> tuple[DeviceId, ...] | None:
+            return None if job.spec.job_class in waited_for else self.find(plan, job)
+
+        def otherwise(job: Job) -> Then:
+            if job.spec.job_class in waited_for:
+                return Then.PASS
+            if job.spec.job_class == "hp" and self._preempt(plan, job):
+                return Then.AGAIN
+            if self.keeps_order and is_possible(view, job):
+                waited_for.add(job.spec.job_class)
+            return Then.PASS
+
+        walk(plan, Candidates(view), self.name, otherwise, find=find)
+        return plan.decision()
 
     def _preempt(self, plan: Plan, job: Job) -> bool:
         found = self.make_room(plan, job)

@@ -19,11 +19,11 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
+from cotenant.controller.planning import LACK_DEVICES, Plan, View, is_aged_waiting, is_possible, why_waiting
 from cotenant.controller.policies.toolkit import late
-from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.compared import Why
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
+from cotenant.controller.policies.toolkit.walk import Candidates, Each, JobsToAsk, Then, walk
 
 
 class QueueOrder(ABC):
@@ -39,6 +39,23 @@ class QueueOrder(ABC):
     @abstractmethod
     def why(self, view: View, job: domain.Job, victims: Sequence[domain.Job]) -> Why:
         """Compares a waiting job with those that it preempts."""
+
+    def why_last(self, view: View, job: domain.Job) -> domain.Reason | None:
+        """What is told to a waiting job behind which nobody stands; None: its place in the order is not
+        known, and others are not compared with it."""
+        return None
+
+    def is_anybody_behind(self, plan: Plan, job: domain.Job) -> bool:
+        """Whether it is told that somebody stands behind it."""
+        return next(self.list_victims(plan, job), None) is not None
+
+    def explain(self, view: View, job: domain.Job) -> domain.Reason:
+        """Why a job waits where it may take the devices of those behind it."""
+        reason = why_waiting(view, job, self.name)
+        if reason.code not in LACK_DEVICES or not view.running.jobs_by_end():
+            return reason
+        last = self.why_last(view, job)
+        return reason if last is None or self.is_anybody_behind(Plan(view), job) else last
 
     def is_last(self, job: domain.Job) -> bool:
         """Whether no job after this one has anybody behind it, now that this one has nobody."""
@@ -60,26 +77,11 @@ class QueueOrder(ABC):
         return room is not None
 
 
-class NewcomersOnly:
-    """Only the jobs that were not queued before this event."""
-
-    def __init__(self, view: View) -> None:
-        self._jobs = iter(view.queue.newcomers())
-
-    def next(self) -> domain.Job | None:
-        return next(self._jobs, None)
-
-    def again(self, job: domain.Job) -> None:
-        """Does nothing: each newcomer is asked anyway."""
-
-
-QueueScope = Candidates | NewcomersOnly
-"""Jobs to be asked, in order."""
 ROUTINE = (ev.JobArrived, ev.FirstStepDone, ev.AttemptEnded)
 """Frequent events."""
 
 
-def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
+def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> Candidates | Each | None:
     """Which jobs to ask after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run
@@ -88,38 +90,36 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     """
     if not isinstance(event, ROUTINE) or plan.any_free() or is_aged_waiting(plan.view):
         return Candidates(plan.view)
-    return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
+    newcomers = plan.view.queue.newcomers()
+    return Each(newcomers) if newcomers else None
 
 
-def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope, spared: late.Spared | None = None) -> None:
+def rearrange(plan: Plan, order: QueueOrder, waiting: JobsToAsk, spared: late.Spared | None = None) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
     spared = spared or late.Spared()
     kept = late.KeptForLate(plan, preempts=True, spared=spared)
-    any_free = plan.any_free()
-    while (job := waiting.next()) is not None:
-        if plan.is_placed(job.job_id):
-            waiting.again(job)
-            continue
-        devices = kept.find_free(job) if any_free else None
-        if devices is not None:
-            plan.place(job, devices, domain.because("free-devices-in-order", order.name, len(devices)))
-            any_free = plan.any_free()
-            waiting.again(job)
-            continue
+
+    def otherwise(job: domain.Job) -> Then:
         if job.aged:
             if is_possible(plan.view, job) and not make_room_for_late(plan, job, order.name, spared):
                 kept.keep(job)
-            else:
-                any_free = any_free and plan.any_free()
-                waiting.again(job)
-            continue
+                return Then.PASS
+            return Then.AGAIN
         behind = order.list_victims(plan, job)
         last = next(behind, None)
-        if last is not None and order.make_room(plan, job, chain((last,), behind)):
-            any_free = any_free and plan.any_free()
-            waiting.again(job)
-        elif last is None and not any_free and order.is_last(job):
-            return
+        if last is not None:
+            return Then.AGAIN if order.make_room(plan, job, chain((last,), behind)) else Then.PASS
+        return Then.PASS if plan.any_free() or not order.is_last(job) else Then.STOP
+
+    walk(plan, waiting, order.name, otherwise, find=kept.find_free)
+
+
+def rearrange_after(plan: Plan, order: QueueOrder, event: ev.AnyEvent) -> Plan:
+    """Rearrange what an event may have changed, and return the plan."""
+    waiting = whom_to_ask(plan, event)
+    if waiting is not None:
+        rearrange(plan, order, waiting)
+    return plan
 
 
 def make_room_for_late(plan: Plan, job: domain.Job, order: str, spared: late.Spared) -> bool:
@@ -233,6 +233,11 @@ class RemembersWakeUp:
 
     def __init__(self) -> None:
         self._wake_up = WakeUp()
+
+    def ask_again(self, plan: Plan, at_s: float | None, reason: domain.Reason) -> None:
+        """Ask to be woken then, unless it will be sooner anyway."""
+        if at_s is not None and not self._wake_up.comes_by(at_s, plan.view.now_s):
+            plan.actions.append(domain.Wake(at_s=at_s, reason=reason))
 
     def observe(self, view: View, event: ev.AnyEvent, decision: domain.Decision) -> None:
         """Learns for which time it has asked."""

@@ -108,7 +108,7 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
     plan, job = waiting(desk)
     if desk.phase(99) != "queued" or (mine_s := job.known_left_s(plan.view.now_s)) is None:
         return
-    slots, choices = CastorCost().slots(plan), sub_batches(job)
+    slots, choices = CastorCost(ColocationParameters()).slots(plan), sub_batches(job)
     if not choices or choices[0].accumulation_steps != 1:
         return
     waits_s, balance = slots.wait_s(job), balances(plan.view, (job,), slots)
@@ -161,7 +161,7 @@ def test_cotenant_judges_unknown_lengths_by_the_mean_over_their_quartiles(desk: 
 def test_pruning_loses_no_better_set(desk: Desk) -> None:
     """As `join` finds it, against all places and all rooms, whatever their bounds say."""
     plan, job = waiting(desk)
-    policy = CastorCost()
+    policy = CastorCost(ColocationParameters())
     slots, choices = policy.slots(plan), sub_batches(job)
     if desk.phase(99) != "queued" or job.spec.gpus == 1 or job.known_left_s(0.0) is None or not choices:
         return
@@ -214,7 +214,7 @@ def test_many_newcomers_asked_together_get_what_each_gets_alone(
     """Also when rooms are taken by those before them."""
     for number, each in enumerate(more, 100):
         desk.submit(number, **each)
-    policy: Castor | CastorCost = CastorCost() if cost else Castor()
+    policy: Castor | CastorCost = CastorCost(ColocationParameters()) if cost else Castor(CastorParameters())
     plan, apart = Plan(desk.engine.view()), Plan(desk.engine.view())
     slots, rooms_apart = policy.slots(plan), policy.slots(apart)
     waiting_jobs = list(plan.view.queue.jobs_in_order())

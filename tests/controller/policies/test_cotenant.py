@@ -15,7 +15,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.cotenant import Sharing
+from cotenant.controller.policies.cotenant import CotenantParameters, Sharing
 from cotenant.controller.policies.patient import PatientParameters, spare
 from cotenant.controller.policies.record_slots import record_ratios
 from cotenant.controller.sim import Cluster, Physics, Workload, simulate
@@ -206,7 +206,7 @@ def test_a_pair_never_seen_goes_by_the_default_speed_and_each_kinds_own_record()
     known = record_ratios(view.pairs.interference(first, third))
     assert known.first == pytest.approx(1 / ((1 / 1.5 + 1 / 1.25) / 2))  # Record of x.py: 1 / 1.25.
     assert known.second == pytest.approx(1.5)  # z.py has none.
-    slots = Sharing().slots(Plan(view))
+    slots = Sharing(CotenantParameters().sharing()).slots(Plan(view))
     assert slots.interference(first, third) == known
     seen = record_ratios(view.pairs.interference(first, desk.job(2)))
     assert seen.first == pytest.approx(1.25)

@@ -10,7 +10,7 @@ max-min fairness in whole devices. The same three on shares of devices: experime
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -53,6 +53,10 @@ class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def next_size(self, devices: int) -> int | None:
         """The next size above so many devices."""
         return next((size for size in self.sizes if size > devices), None)
+
+
+Division = Callable[[Sequence[SizeClaim], int, float], DeviceCounts]
+"""How many devices each of these jobs is to have, of so many, at a time in seconds."""
 
 
 def claim_of(job: Job, now_s: float) -> SizeClaim:

@@ -10,52 +10,47 @@ together. A gang that one host cannot hold is spread as other policies spread it
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic import division
 from cotenant.controller.planning import Plan, View, is_possible, why_behind_aged, why_impossible
-from cotenant.controller.policies.base import PolicyParameters, Traits, is_quiet
+from cotenant.controller.policies.base import PolicyParameters, Traits, Within, is_quiet
 from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
+from cotenant.controller.policies.ordered import QueueKey, arrival_key, remaining_key
 from cotenant.controller.policies.toolkit import RemembersWakeUp
 
 PLACED: Final = (domain.RUNNING, domain.LOADING)
 
 
 class ElasticParameters(PolicyParameters, frozen=True, kw_only=True):
-    min_lease_s: float = 300.0
+    min_lease_s: Annotated[float, Within(1.0, 1e6)] = 300.0
     """A job keeps its devices at least so long (`policy.resize_lease_s` holds as well)."""
-    lease_factor: float = 5.0
+    lease_factor: Annotated[float, Within(0.0, 1e3)] = 5.0
     """And at least so many times what it costs to load and to save."""
 
-    def __post_init__(self) -> None:
-        if not (1.0 <= self.min_lease_s <= 1e6 and 0.0 <= self.lease_factor <= 1e3):
-            raise ValueError(
-                "min_lease_s must be from 1 to 1000000 and lease_factor from 0 to 1000, "
-                f"got {self.min_lease_s} and {self.lease_factor}"
-            )
+    def lease_s(self, job: domain.Job) -> float:
+        return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))
 
 
-class Elastic(RemembersWakeUp, ABC):
+class Elastic(RemembersWakeUp):
     """A policy with a division, and the time for which it last asked to be woken."""
 
-    name = ""
     traits = Traits(resizes=True)
 
-    def __init__(self, parameters: ElasticParameters | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        divide: division.Division,
+        parameters: ElasticParameters,
+        key: QueueKey = arrival_key,
+    ) -> None:
+        """`divide`: how many devices each job is to have; `key`: of jobs that wait."""
         super().__init__()
-        self.parameters = parameters if parameters is not None else ElasticParameters()
-
-    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
-        return ()
-
-    @abstractmethod
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        """How many devices each of them is to have, of so many."""
+        self.name, self.divide, self.queue_key, self.parameters = name, divide, key, parameters
 
     def claims(self, view: View) -> tuple[tuple[division.SizeClaim, ...], int]:
         """Claims of all jobs that have devices or could get some, and the number of devices."""
@@ -72,19 +67,13 @@ class Elastic(RemembersWakeUp, ABC):
         those behind them none."""
         return islice(view.queue.jobs_in_order(), gpus)
 
-    def lease_s(self, job: domain.Job) -> float:
-        cost_s = job.estimate.load_s + job.estimate.pause_s
-        return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
-
     def decide(self, view: View, event: ev.AnyEvent) -> domain.Decision:
         if is_quiet(view, event):
             return domain.NOTHING
         round_ = ElasticRound(self, view)
         round_.serve()
-        plan, at_s = round_.plan, round_.look_again_s()
-        if at_s is not None and not self._wake_up.comes_by(at_s, view.now_s):
-            plan.actions.append(domain.Wake(at_s=at_s, reason=domain.because("elastic-look")))
-        return plan.decision()
+        self.ask_again(round_.plan, round_.look_again_s(), domain.because("elastic-look"))
+        return round_.plan.decision()
 
     def explain(self, view: View, job: domain.Job) -> domain.Reason:
         waits = why_impossible(view, job) or why_behind_aged(view, job)
@@ -98,30 +87,6 @@ class Elastic(RemembersWakeUp, ABC):
         )
 
 
-class ElasticMaxMin(Elastic):
-    name = "max-min"
-
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        return division.max_min(claims, gpus, view.now_s)
-
-
-class ElasticAfsL(Elastic):
-    name = "afs-l"
-
-    def queue_key(self, job: domain.Job) -> tuple[float, ...]:
-        return (float("inf") if job.estimate.remaining_s is None else job.estimate.remaining_s,)
-
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        return division.afs_l(claims, gpus, view.now_s)
-
-
-class ElasticThemis(Elastic):
-    name = "themis"
-
-    def divide(self, view: View, claims: Sequence[division.SizeClaim], gpus: int) -> division.DeviceCounts:
-        return division.themis(claims, gpus, view.now_s)
-
-
 class ElasticRound:
     """A decision of an elastic policy while it is made."""
 
@@ -131,7 +96,7 @@ class ElasticRound:
         self._again_s: list[float] = []
         claims, gpus = policy.claims(view)
         self._claims = {claim.job_id: claim for claim in claims}
-        self.sizes = policy.divide(view, claims, gpus)
+        self.sizes = policy.divide(claims, gpus, view.now_s)
         self._waiting = [claim for claim in claims if claim.job.phase is domain.QUEUED]
 
     def look_again_s(self) -> float | None:
@@ -223,7 +188,7 @@ class ElasticRound:
             or self.plan.is_leaving(job.job_id)
         ):
             return False
-        over_s = job.phase_since_s + self._policy.lease_s(job)
+        over_s = job.phase_since_s + self._policy.parameters.lease_s(job)
         if over_s > self._view.now_s + 1e-6:
             self._again_s.append(over_s)
             return False
@@ -277,7 +242,7 @@ class ElasticRound:
 
 MAX_MIN: Final = PolicyEntry(
     "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
-    ElasticMaxMin,
+    lambda given: Elastic("max-min", division.max_min, given),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="elastic jobs of many people are to get the same",
@@ -285,7 +250,7 @@ MAX_MIN: Final = PolicyEntry(
 
 AFS_L: Final = PolicyEntry(
     "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
-    ElasticAfsL,
+    lambda given: Elastic("afs-l", division.afs_l, given, key=remaining_key),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
@@ -293,7 +258,7 @@ AFS_L: Final = PolicyEntry(
 
 THEMIS: Final = PolicyEntry(
     "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
-    ElasticThemis,
+    lambda given: Elastic("themis", division.themis, given),
     ElasticParameters.parse,
     group=ELASTIC,
     choose="jobs are elastic and nobody is to fall behind an equal share",

@@ -304,7 +304,7 @@ def test_a_newcomer_that_lost_its_reservation_to_another_is_one_of_the_queue() -
 def test_after_a_change_of_policy_those_who_were_deferred_wait_in_the_queue() -> None:
     desk = deferred()
     known = desk.policy
-    desk.policy = Lazer()
+    desk.policy = Lazer(LazerParameters())
     desk.policy.learner = Fixed(LazerParameters())
     desk.tell(ev.PolicyChanged(name="lazer", by="root"))
     assert known is not desk.policy
@@ -333,7 +333,7 @@ def test_an_aged_newcomer_is_offered_devices_though_it_is_deferred() -> None:
         ({"ei_stop": 1.5}, "ei_stop must be"),
         ({"refit_every": 0}, "refit_every must be"),
         ({"window_s": -1.0}, "window_s must be"),
-        ({"seed": -1}, "seed must not"),
+        ({"seed": -1}, "seed must be at least 0"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], text: str) -> None:
