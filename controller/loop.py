@@ -133,9 +133,7 @@ class ControllerLoop:
             self.core.counters["bad_messages"] += 1
             why = codec.refusal(wrong.theirs)
             no = (
-                wire.Failure(request_id=0, code="version", message=why)
-                if is_client
-                else HostRefused(why=why)
+                wire.Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
             )
             self._edges.send(address, codec.encode(no, wrong.theirs))
         except codec.BadMessage:

@@ -24,14 +24,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.stages.free_times import (
-    NEAR_S,
-    FreeTimes,
-    KeptDevices,
-    free_times,
-    moved_s,
-    need_s,
-)
+from cotenant.controller.engine.stages import free_times
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.engine.state.phases import RareWish
@@ -87,7 +80,7 @@ def why_kept(ledger: Ledger, job: domain.Job, holds_back: IsHeldBack) -> domain.
     is_greater = any(queue[-1].spec.priority < priority for queue in queues)
     if not is_greater and not _any_above(ledger, priority):
         return None
-    keeping = KeptForPriority(ledger, priority - is_greater, holds_back, free_times(ledger))
+    keeping = KeptForPriority(ledger, priority - is_greater, holds_back, free_times.when_free(ledger))
     keeping.keep_above(priority - is_greater)
     for kept in keeping.kept:
         if kept.job_id == job.job_id and kept.from_s > now_s:
@@ -164,12 +157,12 @@ class KeptForPriority:
         ledger: Ledger,
         lowest: int,
         holds_back: IsHeldBack,
-        free: FreeTimes,
+        free: free_times.FreeTimes,
         starting: Collection[domain.JobId] = (),
     ) -> None:
         """Keeps devices for jobs of a greater priority than the `lowest`, but for those that are `starting`;
         `free`: when devices become free."""
-        self.kept: list[KeptDevices] = []
+        self.kept: list[free_times.KeptDevices] = []
         self._ledger, self._holds_back, self._free = ledger, holds_back, free
         ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queue.jobs_in_order())
         first = list(islice(ahead, WAITED_FOR_MAX))
@@ -194,11 +187,11 @@ class KeptForPriority:
 
     def find_in_the_way(
         self, job: domain.Job, devices: Collection[domain.DeviceId], ends_s: float
-    ) -> KeptDevices | None:
+    ) -> free_times.KeptDevices | None:
         """What the job would take from one of greater priority, if it had these devices to its end."""
         for kept in self.kept if not job.aged else ():
             other = self._ledger.jobs[kept.job_id]
-            is_in_time = ends_s <= kept.from_s + NEAR_S < inf
+            is_in_time = ends_s <= kept.from_s + free_times.NEAR_S < inf
             if other.spec.priority <= job.spec.priority or is_in_time:
                 continue
             if not self._asked_for(other, job, kept.devices).isdisjoint(devices):
@@ -230,13 +223,15 @@ class KeptForPriority:
     def _keep(self, job: domain.Job, *, is_foreseen: bool) -> None:
         now_s, gangs = self._ledger.now_s, list(self._gangs(job))
         from_s, devices = self._first_start(gangs) if is_foreseen else (inf, ())
-        if from_s <= now_s + NEAR_S:
-            plan = self._plan(lambda device_id: self._free[device_id] > now_s + NEAR_S)
+        if from_s <= now_s + free_times.NEAR_S:
+            plan = self._plan(lambda device_id: self._free[device_id] > now_s + free_times.NEAR_S)
             from_s, devices = now_s, plan.find_free(job) or ()
         if not devices:  # Where it is known when devices are free, it lacks cores or main memory.
             from_s, devices = inf, tuple(each for gang in gangs for group in gang.groups for each in group)
         until_s = from_s + _lasts_s(job, now_s, is_alone=True)
-        self.kept.append(KeptDevices(job_id=job.job_id, devices=devices, from_s=from_s, until_s=until_s))
+        self.kept.append(
+            free_times.KeptDevices(job_id=job.job_id, devices=devices, from_s=from_s, until_s=until_s)
+        )
         self.take(devices, until_s)
 
     def _gangs(self, job: domain.Job) -> Iterator[_Gangs]:
@@ -296,7 +291,7 @@ class PriorityGuard:
             and why_not_preempted(ledger, each) is None
         }
         lowest = jobs[self._starts[-1].job_id].spec.priority
-        free = free_times(ledger, lambda job: job.job_id in leaving)
+        free = free_times.when_free(ledger, lambda job: job.job_id in leaving)
         self._kept = KeptForPriority(ledger, lowest, holds_back, free, frozenset(starting))
         self._instead: dict[domain.JobId, domain.Place | None] = {}
         """What those that were in the way do in place of what was asked for them."""
@@ -330,7 +325,7 @@ class PriorityGuard:
             ]
         return domain.Decision(actions=tuple(actions))
 
-    def _give_way(self, job: domain.Job, start: AnyStart, kept: KeptDevices) -> None:
+    def _give_way(self, job: domain.Job, start: AnyStart, kept: free_times.KeptDevices) -> None:
         """The one of greater priority starts if it can; the job starts elsewhere if it can, or another one
         that ends in time starts here."""
         devices = self._new_devices(start)
@@ -355,7 +350,9 @@ class PriorityGuard:
             self._starting.add(instead.job_id)
             self._kept.take(instead.devices, self._ends_s(self._ledger.jobs[instead.job_id], instead))
 
-    def _stand_in(self, job: domain.Job, start: domain.Place, kept: KeptDevices) -> domain.Place | None:
+    def _stand_in(
+        self, job: domain.Job, start: domain.Place, kept: free_times.KeptDevices
+    ) -> domain.Place | None:
         """The start of another job of the same class that ends before the greater one can start."""
         ledger, devices = self._ledger, set(start.devices)
         if not self._given.isdisjoint(devices) or any(map(ledger.holdings.tenants, devices)):
@@ -414,7 +411,7 @@ class PriorityGuard:
             ledger.jobs[each] for device_id in start.devices for each in ledger.holdings.tenants(device_id)
         ]
         if isinstance(start, domain.Place):
-            begins_s = max((moved_s(ledger, each) for each in here), default=now_s)
+            begins_s = max((free_times.moved_s(ledger, each) for each in here), default=now_s)
             return begins_s + _lasts_s(job, now_s, is_alone=True)
         held_up = [job, *(each for each in here if each.phase not in domain.LEAVING)]
         return max(now_s + _lasts_s(each, now_s, is_alone=False) for each in held_up)
@@ -423,6 +420,6 @@ class PriorityGuard:
 def _lasts_s(job: domain.Job, now_s: float, *, is_alone: bool) -> float:
     """How long a waiting job is on devices by what is known. Beside another its pace is not known, its time
     limit is."""
-    needs_s, limit_left_s = need_s(job, now_s), job.limit_left_s(now_s)
+    needs_s, limit_left_s = free_times.need_s(job, now_s), job.limit_left_s(now_s)
     limited_s = inf if limit_left_s is None else limit_left_s + job.estimate.pause_s
     return limited_s if needs_s is None or not is_alone else min(needs_s, limited_s)

@@ -13,16 +13,7 @@ from math import inf
 from typing import Final
 
 from cotenant.controller import domain
-from cotenant.controller.engine.stages.free_times import (
-    NEAR_S,
-    FreeTimes,
-    KeptDevices,
-    first_fit,
-    free_times,
-    leaves_s,
-    moved_s,
-    need_s,
-)
+from cotenant.controller.engine.stages import free_times
 from cotenant.controller.engine.state.ledger import Ledger
 
 KEPT_BACK: Final = "promise-keeps-back"
@@ -35,7 +26,7 @@ class PromiseGuard:
         self,
         ledger: Ledger,
         promised_s: Mapping[domain.JobId, float],
-        reservations: dict[domain.JobId, KeptDevices],
+        reservations: dict[domain.JobId, free_times.KeptDevices],
         margin: float,
         can_move: Callable[[domain.Job, domain.Job], bool],
     ) -> None:
@@ -47,7 +38,7 @@ class PromiseGuard:
         self._kept_back: dict[domain.JobId, domain.JobId] = {}
         """Who gets no devices now, and because of whom."""
         self._used: set[domain.DeviceId] = set()
-        self._free: FreeTimes | None = None
+        self._free: free_times.FreeTimes | None = None
 
     def decide(self, decision: domain.Decision) -> domain.Decision:
         before = decision.actions
@@ -108,18 +99,21 @@ class PromiseGuard:
     def _breaks(self, job: domain.Job, action: domain.Place | domain.Share) -> domain.JobId | None:
         """Whose promise this would break; None: nobody's, and the reservations in its way have been moved."""
         ledger, devices = self._ledger, set(action.devices)
-        staying = [each for each in self._tenants(devices) if not self._is_leaving(each)]
+        staying = [each for each in ledger.holdings.holders(*sorted(devices)) if not self._is_leaving(each)]
         for each in (job, *staying) if isinstance(action, domain.Share) else ():
             if each.job_id in self._promised_s:
                 return each.job_id
             devices.update(each.placement.devices if each.placement is not None else ())
-        begins_s = max((moved_s(ledger, each) for each in self._tenants(devices)), default=ledger.now_s)
-        needs_s = need_s(job, ledger.now_s)
+        begins_s = max(
+            (free_times.moved_s(ledger, each) for each in ledger.holdings.holders(*sorted(devices))),
+            default=ledger.now_s,
+        )
+        needs_s = free_times.need_s(job, ledger.now_s)
         ends_s = inf if needs_s is None or isinstance(action, domain.Share) else begins_s + needs_s
         own = self.reservations.get(job.job_id)
         if own is not None and needs_s is not None:
             until_s = self._promised_s[job.job_id]
-            if begins_s + needs_s * self._margin > max(until_s, own.until_s) + NEAR_S:
+            if begins_s + needs_s * self._margin > max(until_s, own.until_s) + free_times.NEAR_S:
                 return job.job_id  # It is better off with what is kept for it.
         return self._make_way(job, devices, begins_s, ends_s)
 
@@ -130,7 +124,7 @@ class PromiseGuard:
         break, else None."""
         moved = {job_id: each for job_id, each in self.reservations.items() if job_id != job.job_id}
         for kept in sorted(moved.values(), key=lambda each: (each.until_s, each.job_id)):
-            if devices.isdisjoint(kept.devices) or ends_s <= kept.from_s + NEAR_S:
+            if devices.isdisjoint(kept.devices) or ends_s <= kept.from_s + free_times.NEAR_S:
                 continue
             other = self._ledger.jobs[kept.job_id]
             elsewhere = self._elsewhere(other, kept, devices, ends_s, moved)
@@ -138,7 +132,7 @@ class PromiseGuard:
                 moved[kept.job_id] = elsewhere
             elif not (
                 self._can_move(job, other)
-                and begins_s + job.estimate.load_s + job.estimate.pause_s <= kept.from_s + NEAR_S
+                and begins_s + job.estimate.load_s + job.estimate.pause_s <= kept.from_s + free_times.NEAR_S
             ):
                 return kept.job_id
         self.reservations = {
@@ -151,27 +145,33 @@ class PromiseGuard:
     def _elsewhere(
         self,
         job: domain.Job,
-        kept: KeptDevices,
+        kept: free_times.KeptDevices,
         devices: set[domain.DeviceId],
         ends_s: float,
-        all_kept: Mapping[domain.JobId, KeptDevices],
-    ) -> KeptDevices | None:
+        all_kept: Mapping[domain.JobId, free_times.KeptDevices],
+    ) -> free_times.KeptDevices | None:
         """Finds another time or place that keeps the promise and asks nobody to make room; none for a job for
         which others may already have been asked."""
         ledger = self._ledger
         pauses = (each.estimate.pause_s for each in ledger.running.jobs_by_end())
-        needs_s = need_s(job, ledger.now_s)
-        if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + NEAR_S:
+        needs_s = free_times.need_s(job, ledger.now_s)
+        if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + free_times.NEAR_S:
             return None
         if self._free is None:
-            self._free = free_times(ledger)
+            self._free = free_times.when_free(ledger)
         others = [each for job_id, each in all_kept.items() if job_id != job.job_id]
         free = self._with(self._free, devices, ends_s)
-        found = first_fit(ledger, job, needs_s * self._margin, free, others)
-        return found if found is not None and found.until_s <= self._promised_s[job.job_id] + NEAR_S else None
+        found = free_times.first_fit(ledger, job, needs_s * self._margin, free, others)
+        return (
+            found
+            if found is not None and found.until_s <= self._promised_s[job.job_id] + free_times.NEAR_S
+            else None
+        )
 
     @staticmethod
-    def _with(free: FreeTimes, devices: set[domain.DeviceId], ends_s: float) -> FreeTimes:
+    def _with(
+        free: free_times.FreeTimes, devices: set[domain.DeviceId], ends_s: float
+    ) -> free_times.FreeTimes:
         return {each: ends_s if each in devices else at_s for each, at_s in free.items()}
 
     # --- What is due -------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class PromiseGuard:
             if kept.job_id in placed or not self._used.isdisjoint(kept.devices):
                 continue
             job = ledger.jobs[kept.job_id]
-            here = self._tenants(set(kept.devices))
+            here = ledger.holdings.holders(*sorted(kept.devices))
             for tenant in here:
                 if (
                     not self._is_leaving(tenant)
@@ -195,7 +195,7 @@ class PromiseGuard:
                     why = domain.because("promise-makes-room", kept.job_id, max(0.0, kept.from_s - now_s))
                     self._out.append(domain.Preempt(job_id=tenant.job_id, for_job=kept.job_id, reason=why))
                     self._preempted.add(tenant.job_id)
-            if not here and now_s >= kept.from_s - NEAR_S and self._are_free(kept.devices):
+            if not here and now_s >= kept.from_s - free_times.NEAR_S and self._are_free(kept.devices):
                 left_s = self._promised_s[kept.job_id] - now_s
                 reason = domain.because("promise-due", left_s)
                 self._out.append(domain.Place(job_id=kept.job_id, devices=kept.devices, reason=reason))
@@ -208,21 +208,11 @@ class PromiseGuard:
             for device in known
         )
 
-    def _is_due(self, tenant: domain.Job, kept: KeptDevices) -> bool:
+    def _is_due(self, tenant: domain.Job, kept: free_times.KeptDevices) -> bool:
         ledger = self._ledger
-        if leaves_s(ledger, tenant) <= kept.from_s + NEAR_S:
+        if free_times.leaves_s(ledger, tenant) <= kept.from_s + free_times.NEAR_S:
             return False
-        return moved_s(ledger, tenant) >= kept.from_s - NEAR_S
-
-    def _tenants(self, devices: set[domain.DeviceId]) -> list[domain.Job]:
-        """Who holds any of them, or waits for those that do."""
-        ledger, found = self._ledger, dict[domain.JobId, None]()
-        for device_id in sorted(devices):
-            claim = ledger.holdings.claimed_by(device_id)
-            found.update(
-                dict.fromkeys((*ledger.holdings.tenants(device_id), *((claim,) if claim is not None else ())))
-            )
-        return [ledger.jobs[each] for each in found]
+        return free_times.moved_s(ledger, tenant) >= kept.from_s - free_times.NEAR_S
 
     def _is_leaving(self, job: domain.Job) -> bool:
         return job.job_id in self._preempted or (

@@ -1,6 +1,6 @@
 """Promised ends: remembers whether each promise held, and keeps those that are open.
 
-Rule: the engine promises only where it can keep devices (`promise_offers.py`), and then places nothing that
+Rule: the engine promises only where it can keep devices (`promise_room.py`), and then places nothing that
 would free these too late (`promise_guard.py`).
 """
 
@@ -13,7 +13,6 @@ from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages.free_times import NEAR_S, KeptDevices, leaves_s, moved_s, need_s
 from cotenant.controller.engine.stages.promise_guard import PromiseGuard
-from cotenant.controller.engine.stages.promise_offers import PromiseOffers
 from cotenant.controller.engine.stages.promise_room import GRACE_S, OpenPromise, PromiseRoom, SavedPromises
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.dispatch import Dispatch
@@ -38,9 +37,7 @@ class Promises:
         journal; or why nothing can be promised. Changes nothing."""
         if not self._dispatch.config.policy.promises:
             return domain.because("promise-off")
-        preempts = self._current.traits.preempts
-        offers = PromiseOffers(self._ledger.as_of(now_s), self.saved, self._margin, preempts=preempts)
-        return offers.offer(specs)
+        return self._room(self._ledger.as_of(now_s)).offer(specs)
 
     def accept(self, job: domain.Job) -> None:
         """A job has arrived that was promised an end."""
@@ -55,7 +52,7 @@ class Promises:
         """The decision without what would break a promise, and with what keeps those that are due."""
         if not self.saved.open:
             return decision
-        room = self._room()
+        room = self._room(self._ledger)
         self._store(room.reservations())
         guard = PromiseGuard(
             self._ledger,
@@ -74,11 +71,11 @@ class Promises:
             return
         for job_id in list(self.saved.open):
             self._judge(job_id)
-        self._store(self._room().reservations())
+        self._store(self._room(self._ledger).reservations())
         self._schedule()
 
-    def _room(self) -> PromiseRoom:
-        return PromiseRoom(self._ledger, self.saved, self._margin, preempts=self._current.traits.preempts)
+    def _room(self, ledger: Ledger) -> PromiseRoom:
+        return PromiseRoom(ledger, self.saved, self._margin, preempts=self._current.traits.preempts)
 
     def _store(self, reservations: Mapping[domain.JobId, KeptDevices]) -> None:
         for job_id, promise in self.saved.open.items():
@@ -99,7 +96,7 @@ class Promises:
     def _asks(self, kept: KeptDevices) -> Iterable[float]:
         """When to ask those to leave who would not have left by themselves."""
         ledger = self._ledger
-        for job in holders(ledger, kept.devices):
+        for job in ledger.holdings.holders(*kept.devices):
             if leaves_s(ledger, job) > kept.from_s + NEAR_S:
                 yield kept.from_s - (moved_s(ledger, job) - ledger.now_s)
 
@@ -147,20 +144,9 @@ class Promises:
         if has_started and (job.first_start_s or 0.0) + promise.need_s <= promise.until_s + NEAR_S:
             return domain.because("promise-outlived", promise.need_s)
         kept = promise.kept
-        for other in holders(self._ledger, kept.devices) if kept is not None else ():
+        for other in self._ledger.holdings.holders(*kept.devices) if kept is not None else ():
             return domain.because("promise-blocked", other.job_id, ", ".join(kept.devices) if kept else "")
         return domain.because("promise-no-devices")
 
     def restore(self, saved: SavedPromises) -> None:
         self.saved = saved
-
-
-def holders(ledger: Ledger, devices: Iterable[domain.DeviceId]) -> list[domain.Job]:
-    """Who holds any of these, or has a claim on one; each once."""
-    found: dict[domain.JobId, None] = {}
-    for device_id in devices:
-        found.update(dict.fromkeys(ledger.holdings.tenants(device_id)))
-        claim = ledger.holdings.claimed_by(device_id)
-        if claim is not None:
-            found[claim] = None
-    return [ledger.jobs[each] for each in found]

@@ -27,7 +27,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.engine.stages.free_times import NEAR_S, free_times, leaves_s
+from cotenant.controller.engine.stages.free_times import NEAR_S, leaves_s, when_free
 from cotenant.controller.planning import Plan, View, is_possible, suits, why_waiting
 from cotenant.controller.policies.base import Parameters, Policy, Stateless
 from tests.controller.building import Desk, report
@@ -298,7 +298,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
     if first is None or first.spec.gpu_fraction < 1.0 or asks_hosts(first.spec):
         return None
     assert job.placement is not None
-    with_it = free_times(ledger)
+    with_it = when_free(ledger)
     without = dict(with_it)
     for device_id in with_it.keys() & set(job.placement.devices):
         others = [ledger.jobs[each] for each in ledger.holdings.tenants(device_id) if each != job.job_id]
@@ -351,7 +351,7 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
             waited.add(event.spec.job_id)
         was_s, at_s = engine.now_s, engine.now_s + WAITS_S[step[3] % len(WAITS_S)]
         engine._ledger.now_s = at_s  # As the decision sees it: a job that is late is expected later by now.
-        before = free_times(engine._ledger)
+        before = when_free(engine._ledger)
         engine._ledger.now_s = was_s
         held = held_back(engine.current.policy)
         engine.handle(event, at_s)
