@@ -25,6 +25,7 @@ import msgspec
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.stages import free_times
+from cotenant.controller.engine.stages.free_times import NEAR_S, FreeTimes, KeptDevices
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.engine.state.phases import RareWish
@@ -157,12 +158,12 @@ class KeptForPriority:
         ledger: Ledger,
         lowest: int,
         holds_back: IsHeldBack,
-        free: free_times.FreeTimes,
+        free: FreeTimes,
         starting: Collection[domain.JobId] = (),
     ) -> None:
         """Keeps devices for jobs of a greater priority than the `lowest`, but for those that are `starting`;
         `free`: when devices become free."""
-        self.kept: list[free_times.KeptDevices] = []
+        self.kept: list[KeptDevices] = []
         self._ledger, self._holds_back, self._free = ledger, holds_back, free
         ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queue.jobs_in_order())
         first = list(islice(ahead, WAITED_FOR_MAX))
@@ -187,11 +188,11 @@ class KeptForPriority:
 
     def find_in_the_way(
         self, job: domain.Job, devices: Collection[domain.DeviceId], ends_s: float
-    ) -> free_times.KeptDevices | None:
+    ) -> KeptDevices | None:
         """What the job would take from one of greater priority, if it had these devices to its end."""
         for kept in self.kept if not job.aged else ():
             other = self._ledger.jobs[kept.job_id]
-            is_in_time = ends_s <= kept.from_s + free_times.NEAR_S < inf
+            is_in_time = ends_s <= kept.from_s + NEAR_S < inf
             if other.spec.priority <= job.spec.priority or is_in_time:
                 continue
             if not self._asked_for(other, job, kept.devices).isdisjoint(devices):
@@ -223,15 +224,13 @@ class KeptForPriority:
     def _keep(self, job: domain.Job, *, is_foreseen: bool) -> None:
         now_s, gangs = self._ledger.now_s, list(self._gangs(job))
         from_s, devices = self._first_start(gangs) if is_foreseen else (inf, ())
-        if from_s <= now_s + free_times.NEAR_S:
-            plan = self._plan(lambda device_id: self._free[device_id] > now_s + free_times.NEAR_S)
+        if from_s <= now_s + NEAR_S:
+            plan = self._plan(lambda device_id: self._free[device_id] > now_s + NEAR_S)
             from_s, devices = now_s, plan.find_free(job) or ()
         if not devices:  # Where it is known when devices are free, it lacks cores or main memory.
             from_s, devices = inf, tuple(each for gang in gangs for group in gang.groups for each in group)
         until_s = from_s + _lasts_s(job, now_s, is_alone=True)
-        self.kept.append(
-            free_times.KeptDevices(job_id=job.job_id, devices=devices, from_s=from_s, until_s=until_s)
-        )
+        self.kept.append(KeptDevices(job_id=job.job_id, devices=devices, from_s=from_s, until_s=until_s))
         self.take(devices, until_s)
 
     def _gangs(self, job: domain.Job) -> Iterator[_Gangs]:
@@ -325,7 +324,7 @@ class PriorityGuard:
             ]
         return domain.Decision(actions=tuple(actions))
 
-    def _give_way(self, job: domain.Job, start: AnyStart, kept: free_times.KeptDevices) -> None:
+    def _give_way(self, job: domain.Job, start: AnyStart, kept: KeptDevices) -> None:
         """The one of greater priority starts if it can; the job starts elsewhere if it can, or another one
         that ends in time starts here."""
         devices = self._new_devices(start)
@@ -350,9 +349,7 @@ class PriorityGuard:
             self._starting.add(instead.job_id)
             self._kept.take(instead.devices, self._ends_s(self._ledger.jobs[instead.job_id], instead))
 
-    def _stand_in(
-        self, job: domain.Job, start: domain.Place, kept: free_times.KeptDevices
-    ) -> domain.Place | None:
+    def _stand_in(self, job: domain.Job, start: domain.Place, kept: KeptDevices) -> domain.Place | None:
         """The start of another job of the same class that ends before the greater one can start."""
         ledger, devices = self._ledger, set(start.devices)
         if not self._given.isdisjoint(devices) or any(map(ledger.holdings.tenants, devices)):

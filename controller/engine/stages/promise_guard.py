@@ -14,6 +14,7 @@ from typing import Final
 
 from cotenant.controller import domain
 from cotenant.controller.engine.stages import free_times
+from cotenant.controller.engine.stages.free_times import NEAR_S, FreeTimes, KeptDevices
 from cotenant.controller.engine.state.ledger import Ledger
 
 KEPT_BACK: Final = "promise-keeps-back"
@@ -26,7 +27,7 @@ class PromiseGuard:
         self,
         ledger: Ledger,
         promised_s: Mapping[domain.JobId, float],
-        reservations: dict[domain.JobId, free_times.KeptDevices],
+        reservations: dict[domain.JobId, KeptDevices],
         margin: float,
         can_move: Callable[[domain.Job, domain.Job], bool],
     ) -> None:
@@ -38,7 +39,7 @@ class PromiseGuard:
         self._kept_back: dict[domain.JobId, domain.JobId] = {}
         """Who gets no devices now, and because of whom."""
         self._used: set[domain.DeviceId] = set()
-        self._free: free_times.FreeTimes | None = None
+        self._free: FreeTimes | None = None
 
     def decide(self, decision: domain.Decision) -> domain.Decision:
         before = decision.actions
@@ -113,7 +114,7 @@ class PromiseGuard:
         own = self.reservations.get(job.job_id)
         if own is not None and needs_s is not None:
             until_s = self._promised_s[job.job_id]
-            if begins_s + needs_s * self._margin > max(until_s, own.until_s) + free_times.NEAR_S:
+            if begins_s + needs_s * self._margin > max(until_s, own.until_s) + NEAR_S:
                 return job.job_id  # It is better off with what is kept for it.
         return self._make_way(job, devices, begins_s, ends_s)
 
@@ -124,7 +125,7 @@ class PromiseGuard:
         break, else None."""
         moved = {job_id: each for job_id, each in self.reservations.items() if job_id != job.job_id}
         for kept in sorted(moved.values(), key=lambda each: (each.until_s, each.job_id)):
-            if devices.isdisjoint(kept.devices) or ends_s <= kept.from_s + free_times.NEAR_S:
+            if devices.isdisjoint(kept.devices) or ends_s <= kept.from_s + NEAR_S:
                 continue
             other = self._ledger.jobs[kept.job_id]
             elsewhere = self._elsewhere(other, kept, devices, ends_s, moved)
@@ -132,7 +133,7 @@ class PromiseGuard:
                 moved[kept.job_id] = elsewhere
             elif not (
                 self._can_move(job, other)
-                and begins_s + job.estimate.load_s + job.estimate.pause_s <= kept.from_s + free_times.NEAR_S
+                and begins_s + job.estimate.load_s + job.estimate.pause_s <= kept.from_s + NEAR_S
             ):
                 return kept.job_id
         self.reservations = {
@@ -145,33 +146,27 @@ class PromiseGuard:
     def _elsewhere(
         self,
         job: domain.Job,
-        kept: free_times.KeptDevices,
+        kept: KeptDevices,
         devices: set[domain.DeviceId],
         ends_s: float,
-        all_kept: Mapping[domain.JobId, free_times.KeptDevices],
-    ) -> free_times.KeptDevices | None:
+        all_kept: Mapping[domain.JobId, KeptDevices],
+    ) -> KeptDevices | None:
         """Finds another time or place that keeps the promise and asks nobody to make room; none for a job for
         which others may already have been asked."""
         ledger = self._ledger
         pauses = (each.estimate.pause_s for each in ledger.running.jobs_by_end())
         needs_s = free_times.need_s(job, ledger.now_s)
-        if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + free_times.NEAR_S:
+        if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + NEAR_S:
             return None
         if self._free is None:
             self._free = free_times.when_free(ledger)
         others = [each for job_id, each in all_kept.items() if job_id != job.job_id]
         free = self._with(self._free, devices, ends_s)
         found = free_times.first_fit(ledger, job, needs_s * self._margin, free, others)
-        return (
-            found
-            if found is not None and found.until_s <= self._promised_s[job.job_id] + free_times.NEAR_S
-            else None
-        )
+        return found if found is not None and found.until_s <= self._promised_s[job.job_id] + NEAR_S else None
 
     @staticmethod
-    def _with(
-        free: free_times.FreeTimes, devices: set[domain.DeviceId], ends_s: float
-    ) -> free_times.FreeTimes:
+    def _with(free: FreeTimes, devices: set[domain.DeviceId], ends_s: float) -> FreeTimes:
         return {each: ends_s if each in devices else at_s for each, at_s in free.items()}
 
     # --- What is due -------------------------------------------------------------------------------
@@ -195,7 +190,7 @@ class PromiseGuard:
                     why = domain.because("promise-makes-room", kept.job_id, max(0.0, kept.from_s - now_s))
                     self._out.append(domain.Preempt(job_id=tenant.job_id, for_job=kept.job_id, reason=why))
                     self._preempted.add(tenant.job_id)
-            if not here and now_s >= kept.from_s - free_times.NEAR_S and self._are_free(kept.devices):
+            if not here and now_s >= kept.from_s - NEAR_S and self._are_free(kept.devices):
                 left_s = self._promised_s[kept.job_id] - now_s
                 reason = domain.because("promise-due", left_s)
                 self._out.append(domain.Place(job_id=kept.job_id, devices=kept.devices, reason=reason))
@@ -208,11 +203,11 @@ class PromiseGuard:
             for device in known
         )
 
-    def _is_due(self, tenant: domain.Job, kept: free_times.KeptDevices) -> bool:
+    def _is_due(self, tenant: domain.Job, kept: KeptDevices) -> bool:
         ledger = self._ledger
-        if free_times.leaves_s(ledger, tenant) <= kept.from_s + free_times.NEAR_S:
+        if free_times.leaves_s(ledger, tenant) <= kept.from_s + NEAR_S:
             return False
-        return free_times.moved_s(ledger, tenant) >= kept.from_s - free_times.NEAR_S
+        return free_times.moved_s(ledger, tenant) >= kept.from_s - NEAR_S
 
     def _is_leaving(self, job: domain.Job) -> bool:
         return job.job_id in self._preempted or (

@@ -15,6 +15,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.engine.stages import free_times
+from cotenant.controller.engine.stages.free_times import NEAR_S, CanMove, FreeTimes, KeptDevices
 from cotenant.controller.engine.state.estimating import first_estimate, known_profile
 from cotenant.controller.engine.state.ledger import Ledger
 
@@ -30,7 +31,7 @@ class OpenPromise(msgspec.Struct, kw_only=True):
     until_s: float
     need_s: float
     """What it was expected to need, loading included, when it was promised."""
-    kept: free_times.KeptDevices | None = None
+    kept: KeptDevices | None = None
     """Devices reserved for it while it waits."""
     is_broken: bool = False
 
@@ -54,7 +55,7 @@ class PromiseRoom:
         factor; `preempts`: others may be preempted for a promised job, since the policy in force preempts."""
         self._ledger, self._saved, self._margin, self._preempts = ledger, saved, margin, preempts
 
-    def reservations(self) -> dict[domain.JobId, free_times.KeptDevices]:
+    def reservations(self) -> dict[domain.JobId, KeptDevices]:
         """Devices for promised jobs that wait: the same as before where that still works, else new ones, the
         earliest promise first."""
         ledger, jobs = self._ledger, self._ledger.jobs
@@ -63,9 +64,9 @@ class PromiseRoom:
             for job_id, promise in self._saved.open.items()
             if (job := jobs.get(job_id)) is not None and job.phase is domain.QUEUED
         ]
-        found: dict[domain.JobId, free_times.KeptDevices] = {}
+        found: dict[domain.JobId, KeptDevices] = {}
         again: list[tuple[float, int, domain.Job, OpenPromise]] = []
-        times: dict[int, free_times.FreeTimes] = {}
+        times: dict[int, FreeTimes] = {}
         for each in waiting:
             job, kept = each[2], each[3].kept
             free = times.get(job.spec.priority)
@@ -84,28 +85,26 @@ class PromiseRoom:
                 found[job.job_id] = kept
         return found
 
-    def _holds(self, kept: free_times.KeptDevices, free: free_times.FreeTimes) -> bool:
-        if kept.from_s < self._ledger.now_s - free_times.NEAR_S:
+    def _holds(self, kept: KeptDevices, free: FreeTimes) -> bool:
+        if kept.from_s < self._ledger.now_s - NEAR_S:
             return False
-        return all(free.get(each, inf) <= kept.from_s + free_times.NEAR_S for each in kept.devices)
+        return all(free.get(each, inf) <= kept.from_s + NEAR_S for each in kept.devices)
 
     def find(
-        self, job: domain.Job, needs_s: float, until_s: float, others: Iterable[free_times.KeptDevices]
-    ) -> free_times.KeptDevices | None:
+        self, job: domain.Job, needs_s: float, until_s: float, others: Iterable[KeptDevices]
+    ) -> KeptDevices | None:
         """The first fit without making room, if that is early enough; else the earliest fit."""
         others = list(others)
         quiet = free_times.first_fit(self._ledger, job, needs_s, free_times.when_free(self._ledger), others)
-        if not self._preempts or (quiet is not None and quiet.until_s <= until_s + free_times.NEAR_S):
+        if not self._preempts or (quiet is not None and quiet.until_s <= until_s + NEAR_S):
             return quiet
         loud = free_times.first_fit(self._ledger, job, needs_s, self._free_for(job), others)
         if quiet is None or (loud is not None and loud.until_s < quiet.until_s):
             return loud
         return quiet
 
-    def _free_for(self, job: domain.Job) -> free_times.FreeTimes:
-        can_move: free_times.CanMove | None = (
-            (lambda other: self.can_move(other, job)) if self._preempts else None
-        )
+    def _free_for(self, job: domain.Job) -> FreeTimes:
+        can_move: CanMove | None = (lambda other: self.can_move(other, job)) if self._preempts else None
         return free_times.when_free(self._ledger, can_move)
 
     def can_move(self, job: domain.Job, newcomer: domain.Job) -> bool:
@@ -148,7 +147,7 @@ class PromiseRoom:
         )
 
     def _earliest(
-        self, job: domain.Job, reservations: dict[domain.JobId, free_times.KeptDevices]
+        self, job: domain.Job, reservations: dict[domain.JobId, KeptDevices]
     ) -> float | domain.Reason:
         """The later of two ends: when its turn comes in the policy's order, and when devices can be kept for
         it. Adds those devices to the `reservations`."""
