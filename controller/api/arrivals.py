@@ -200,7 +200,13 @@ def check_submission(core: Core, request: wire.Submit, who: Identity) -> Accepte
     engine = core.state.engine
     config = engine.config
     accepted = accept(
-        request, who, engine.next_number, engine.jobs, config.organisations, config.idle, config.sharing
+        request,
+        who,
+        engine.ledger.next_number,
+        engine.jobs,
+        config.organisations,
+        config.idle,
+        config.sharing,
     )
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs, core.state.allocations)

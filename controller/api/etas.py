@@ -213,7 +213,7 @@ def ahead_reasons(
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []
-    view, lines = core.state.engine.view(), list[Reason]()
+    view, lines = core.state.engine.ledger, list[Reason]()
     promise = core.state.engine.promises.open.get(job.job_id)
     if promise is not None and promise.kept is not None:
         names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)

@@ -88,7 +88,7 @@ class ShadowRequests:
         self._core.happen(ev.ShadowChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "shadow", request.name or "off", repr(request.parameters))
         if request.name:
-            line = f"from now on {request.name} decides beside {engine.policy_name}, and changes nothing"
+            line = f"from now on {request.name} decides beside {engine.current.name}, and changes nothing"
             return wire.Done(request_id=request_id, lines=(line, "`cotenant policy shadow report` tells"))
         assert before is not None
         return wire.Done(request_id=request_id, lines=(f"{before.policy} is no longer asked",))

@@ -125,7 +125,7 @@ class Core(ReadingCore):
     def begin_epoch(self, above: int = 0, *, restored: bool = False, hold_s: float = 0.0) -> None:
         """Decisions from now on belong to a history that nobody else can have. As with every event, it is on
         disk before anything is sent."""
-        number = max(self.state.engine.epoch.number, above) + 1
+        number = max(self.state.engine.ledger.epoch.number, above) + 1
         epoch = Epoch(number=number, token=self._token())
         self._own_epochs.add(epoch.token)
         self.happen(ev.EpochBegan(epoch=epoch, after=self.journal.last_seq, restored=restored, hold_s=hold_s))
@@ -285,7 +285,7 @@ class Core(ReadingCore):
                 except StorageLost:
                     return False
             self.stuck = ""
-            if self.state.engine.epoch.token not in self._own_epochs:  # Its beginning was what failed.
+            if self.state.engine.ledger.epoch.token not in self._own_epochs:  # Its beginning was what failed.
                 self.begin_epoch()
         return not self.stuck
 

@@ -155,7 +155,7 @@ class AgentExecutor(AgentNews):
             case wire.Report():
                 return self._report(link, host_id, message)
             case wire.CommandAck():
-                if message.epoch == self._core.state.engine.epoch.token:
+                if message.epoch == self._core.state.engine.ledger.epoch.token:
                     self._delivery.note_seen(host_id, message.command_id)
             case wire.NotFollowed():
                 self._not_followed(host_id, message)
@@ -222,7 +222,7 @@ class AgentExecutor(AgentNews):
     def _not_followed(self, host_id: domain.HostId, message: wire.NotFollowed) -> None:
         """The host does not follow our epoch: it has to greet again, which settles whose history counts."""
         self._core.counters["not_followed"] += 1
-        if message.epoch == self._core.state.engine.epoch.token:
+        if message.epoch == self._core.state.engine.ledger.epoch.token:
             self._drop(host_id)
 
     def _rival_proven(self, link: AgentConnection, message: wire.Hello, now_s: float) -> bool:
@@ -268,7 +268,7 @@ class AgentExecutor(AgentNews):
             lease_s=self._lease_s,
             reports_seen=self._seen.get(hello.report.host_id, 0),
             journal=self._core.journal.name,
-            epoch=self._core.state.engine.epoch,
+            epoch=self._core.state.engine.ledger.epoch,
             reached=self._core.durable_seq,
             restored=restored,
         )
@@ -387,7 +387,7 @@ class AgentExecutor(AgentNews):
             return False
         if job is None or job.attempt.number != message.attempt or job.placement is None:
             return True
-        devices = self._core.state.engine.view().devices
+        devices = self._core.state.engine.ledger.devices
         hosts = {devices[d].host_id for d in job.placement.devices if d in devices}
         if {host_id, message.to_host} <= hosts:
             self.say(message.to_host, message)
@@ -444,7 +444,7 @@ class AgentExecutor(AgentNews):
                 secrets=secrets,
                 session=link.session,
                 beat=link.beat,
-                epoch=self._core.state.engine.epoch.token,
+                epoch=self._core.state.engine.ledger.epoch.token,
                 reached=self._core.durable_seq,
             )
             self._say(link.address, order)
@@ -478,7 +478,7 @@ class AgentExecutor(AgentNews):
         self._forget_jobs()
 
     def _forget_jobs(self) -> None:
-        jobs, devices = self._core.state.engine.jobs, self._core.state.engine.view().devices
+        jobs, devices = self._core.state.engine.jobs, self._core.state.engine.ledger.devices
         if len(self.readings) > len(devices):
             self.readings = {each: read for each, read in self.readings.items() if each in devices}
         if len(self.telemetry) > len(jobs):

@@ -96,7 +96,7 @@ class Lab(Driver):
 
     def _check(self) -> None:
         engine, now_s = self.engine, self.now_s
-        for each in engine.bookings.values():
+        for each in engine.ledger.bookings.open.values():
             if now_s < each.from_s:
                 continue
             assert each.is_closed and len(each.devices) == each.booking.gpus, (now_s, each)
@@ -132,7 +132,7 @@ class Lab(Driver):
         next_s = min(
             (
                 other.from_s
-                for other in self.engine.bookings.values()
+                for other in self.engine.ledger.bookings.open.values()
                 if other is not each and not set(other.devices).isdisjoint(idle)
             ),
             default=inf,

@@ -71,7 +71,7 @@ def play(engine: Engine, steps: Sequence[Step], *, watch: bool = True) -> list[T
     """Let the steps happen; returns the events that they meant, with their times."""
     watcher = Watcher(engine)
     told: list[Told] = []
-    names = POLICIES if engine.policy_name != "hostile" else ("hostile",)
+    names = POLICIES if engine.current.name != "hostile" else ("hostile",)
     events: list[tuple[ev.AnyEvent | Step, float]] = [(ev.HostJoined(report=host), 0.0) for host in HOSTS]
     events += [(step, float(WAITS_S[step[3] % len(WAITS_S)])) for step in steps]
     for each, wait_s in events:
@@ -129,7 +129,7 @@ def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step], booked_at: se
         watcher.saw(event, engine.handle(event, now_s))
         if at in booked_at:
             booking = Booking(
-                booking_id=f"r{engine.next_booking}",
+                booking_id=f"r{engine.ledger.bookings.saved.next_number}",
                 user="zoe",
                 gpus=2,
                 from_s=now_s + 90.0,
@@ -145,7 +145,7 @@ def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step], booked_at: se
 
 def check_limits(engine: Engine, limits: Limits) -> None:
     finds = {
-        job.job_id: Plan(engine.view()).find_free(job) is not None
+        job.job_id: Plan(engine.ledger).find_free(job) is not None
         for job in engine.jobs.values()
         if job.phase is Phase.QUEUED or is_over_limit(job)
     }
@@ -175,9 +175,9 @@ def test_what_explains_a_job_is_of_one_moment(name: str, steps: list[Step], peop
     for step in steps:
         engine.handle(event_of(engine, step, POLICIES), engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
         view, why, order = (
-            engine.view(),
+            engine.ledger,
             engine.explaining(engine.now_s),
-            [*engine.view().queue.jobs_in_order()],
+            [*engine.ledger.queue.jobs_in_order()],
         )
         takes_work = any(host.takes_work for host in engine.hosts.values())
         for job in engine.jobs.values():

@@ -223,7 +223,7 @@ def test_a_job_that_leaves_counts_on_hosts_where_nobody_waits_for_it() -> None:
     at.run(1, gpus=2, nodes=2, host_memory_mib=8_000)
     at.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
     at.submit(2, gpus=2, nodes=2, host_memory_mib=8_000)
-    ledger = at.engine.view()
+    ledger = at.engine.ledger
     assert isinstance(ledger, Ledger)
     for devices, refused in ((("a/cpu0", "b/cpu0"), False), (("a/cpu0", "b/cpu1"), True)):
         place = Place(job_id=JobId("2"), devices=tuple(map(DeviceId, devices)), reason=because("next-event"))

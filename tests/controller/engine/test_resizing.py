@@ -289,7 +289,7 @@ def test_a_job_that_finishes_meanwhile_is_done_and_its_claim_is_given_up(desk: D
     decide(desk, resize(1, "a/cpu0", "a/cpu1", "a/cpu2", "a/cpu3"))
     desk.end(1, "finished")
     assert desk.phase(1) == "done"
-    assert desk.engine.view().free.everywhere == 6
+    assert desk.engine.ledger.free.everywhere == 6
 
 
 def test_a_job_that_is_cancelled_meanwhile_ends_and_its_claim_is_given_up(desk: Desk) -> None:
@@ -297,7 +297,7 @@ def test_a_job_that_is_cancelled_meanwhile_ends_and_its_claim_is_given_up(desk: 
     desk.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
     desk.end(1, "stopped")
     assert desk.phase(1) == "cancelled"
-    assert desk.engine.view().free.everywhere == 6
+    assert desk.engine.ledger.free.everywhere == 6
 
 
 def test_a_save_that_is_lost_with_its_host_is_no_reason_to_begin_elsewhere_before(desk: Desk) -> None:
@@ -469,7 +469,7 @@ def test_watchers_promises_hold_while_jobs_are_resized_at_random() -> None:
         desk.submit(job, **ELASTIC)
     for _ in range(150):
         job = chance.choice(jobs)
-        devices = chance.sample(sorted(desk.engine.view().devices), chance.choice((1, 2, 4)))
+        devices = chance.sample(sorted(desk.engine.ledger.devices), chance.choice((1, 2, 4)))
         decide(desk, resize(job, *devices))
         watcher.saw(ev.AlarmRang(), desk.commands)
         for other in jobs:
