@@ -13,10 +13,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents.delivery import Delivery, HostQuestions, Overflow, no_log, no_stream
-from cotenant.controller.executors.agents.histories import Histories
-from cotenant.controller.executors.agents.idling import IdleFilter, idle_words
-from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
+from cotenant.controller.executors.agents import delivery, histories, idling, reducers
 from cotenant.controller.executors.agents.trees import TreeService
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
@@ -101,16 +98,16 @@ class AgentExecutor(AgentNews):
         self._lease_s = lease_s
         self._links: dict[domain.HostId, AgentConnection] = {}
         self._addresses: dict[bytes, domain.HostId] = {}
-        self._delivery = Delivery()
+        self._delivery = delivery.Delivery()
         self._unstartable: list[ev.AttemptEnded] = []
-        self._progress = ProgressFilter()
-        self._idle = IdleFilter()
-        self._histories = Histories(core, lease_s)
+        self._progress = reducers.ProgressFilter()
+        self._idle = idling.IdleFilter()
+        self._histories = histories.Histories(core, lease_s)
         self.trees = TreeService(core, trees)
-        self.logs = HostQuestions(core.clock, self.say, no_log)
-        self.streams = HostQuestions(core.clock, self.say, no_stream, STREAM_QUESTIONS_MAX)
+        self.logs = delivery.HostQuestions(core.clock, self.say, delivery.no_log)
+        self.streams = delivery.HostQuestions(core.clock, self.say, delivery.no_stream, STREAM_QUESTIONS_MAX)
         now_s = core.clock.now_s()
-        self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
+        self.watch = reducers.HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
         self.rebuilt()
 
     def rebuilt(self) -> None:
@@ -333,7 +330,7 @@ class AgentExecutor(AgentNews):
         if event is None:
             return
         self._core.happen(event)
-        first, text = first_host(job), idle_words(event, now_s)
+        first, text = first_host(job), idling.idle_words(event, now_s)
         if first is not None and text:
             told = wire.TellJob(job_id=event.job_id, attempt=event.attempt, text=text)
             self._core.run_after_commit(partial(self._tell, first, told))
@@ -417,7 +414,7 @@ class AgentExecutor(AgentNews):
         for command in commands:
             try:
                 self._delivery.put(command, now_s)
-            except Overflow:
+            except delivery.Overflow:
                 self._core.counters["overflows"] += 1
                 self._drop(command.host_id)
         for host_id in dict.fromkeys(command.host_id for command in commands):
