@@ -284,7 +284,7 @@ def promising(
     specs = tuple(msgspec.structs.replace(spec, promised_s=None) for spec in specs)
     if asked is None:
         return specs, ()
-    found = engine.promise_for(specs, now_s)
+    found = engine.promises.offer(specs, now_s)
     if isinstance(found, domain.Reason):
         why, hint = (
             f"no end can be promised: {domain.render(found)}",

@@ -46,7 +46,7 @@ class ReservationRequests:
         _check_limit(engine, booking)
         if len(engine.ledger.bookings.open) >= OPEN_MAX:
             raise Denied("refused", f"there are {OPEN_MAX} reservations already", "cancel some")
-        found = engine.offer_booking(booking, now.now_s)
+        found = engine.bookings.offer(booking, now.now_s)
         if isinstance(found, NoDevices):
             raise _no_devices(booking, found, now, request.east_s)
         core.happen(ev.BookingMade(booking=booking, by=who.name))

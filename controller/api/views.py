@@ -237,7 +237,7 @@ def idle_view(job: domain.Job, current: AttemptProgress | None, now: Now) -> wir
 def promised_end(engine: Engine, job: domain.Job, now: Now) -> wire.PromisedEndView | None:
     if not job.promise or job.spec.promised_s is None:
         return None
-    promise = engine.promises.open.get(job.job_id)
+    promise = engine.promises.saved.open.get(job.job_id)
     kept = promise.kept if promise is not None else None
     return wire.PromisedEndView(
         by_at=now.utc(job.spec.promised_s),

@@ -17,7 +17,7 @@ Recovery calls `fold` with the recorded decision: the same six steps, and no pol
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final, get_type_hints
 
@@ -30,7 +30,6 @@ from cotenant.controller.engine.events import claims, hosts, reports, requests
 from cotenant.controller.engine.explaining import Explaining
 from cotenant.controller.engine.foresight import find_foresight
 from cotenant.controller.engine.stages.admission import Admission
-from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.engine.stages.bookings import BookingStage
 from cotenant.controller.engine.stages.budgets import BudgetStage
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
@@ -105,8 +104,8 @@ class Engine:
         self._lateness = Lateness(self._dispatch, self.config.policy.late_share)
         if self._lateness.share:
             self.ledger.phases.entered = []
-        self._promises = Promises(self._dispatch, self.current)
-        self._bookings = BookingStage(self._dispatch, self.current, self._promises)
+        self.promises = Promises(self._dispatch, self.current)
+        self.bookings = BookingStage(self._dispatch, self.current, self.promises)
         self._budgets = BudgetStage(self._dispatch)
         self._committing = Committing(self._dispatch, self.current, self._admission)
         self._take_turns()
@@ -121,11 +120,11 @@ class Engine:
             PartPlacing(self.ledger, self.current),
             Lending(self.ledger, self.current),
             KeepingForPriority(self.ledger, self.current),
-            self._promises,
-            self._bookings,
+            self.promises,
+            self.bookings,
         )
         charges = () if fair_share is None else (fair_share,)
-        self._settles: tuple[SettlingStage, ...] = (*charges, self._budgets, self._promises, self._bookings)
+        self._settles: tuple[SettlingStage, ...] = (*charges, self._budgets, self.promises, self.bookings)
 
     # --- The one way in ----------------------------------------------------------------------------
 
@@ -140,7 +139,7 @@ class Engine:
         if self._admits:
             self._admit(event)
         if self.ledger.bookings.open:
-            self._bookings.attend()
+            self.bookings.attend()
         decision = self._decide(event) if recorded is None else recorded
         if self.ledger.phases.asked_for:
             decision = self._guard(event, decision, is_recorded=recorded is not None)
@@ -163,7 +162,7 @@ class Engine:
             return
         HANDLERS[type(event)](dispatch, event)
         if type(event) is ev.JobArrived and event.spec.promised_s is not None and event.spec.job_id in jobs:
-            self._promises.accept(jobs[event.spec.job_id])
+            self.promises.accept(jobs[event.spec.job_id])
 
     def _admit(self, event: ev.AnyEvent) -> None:
         """Takes step 2: who may wait for devices, and in which order, before any policy is asked."""
@@ -265,23 +264,9 @@ class Engine:
         return {name: share.usage(account, now_s) for name, account in self.ledger.accounts.items()}
 
     @property
-    def promises(self) -> SavedPromises:
-        """The ends that were promised; to be read only."""
-        return self._promises.saved
-
-    @property
     def refusals(self) -> list[domain.Reason]:
         """Why actions of the last decision were not carried out."""
         return self._committing.refusals
-
-    def promise_for(self, specs: Sequence[domain.JobSpec], now_s: float) -> list[float] | domain.Reason:
-        """The times by when these jobs could be promised to end if they came now, or why nothing can be
-        promised."""
-        return self._promises.offer(specs, now_s)
-
-    def offer_booking(self, booking: domain.Booking, now_s: float) -> tuple[domain.DeviceId, ...] | NoDevices:
-        """The devices that a reservation would get if it were made now, or what could be had instead."""
-        return self._bookings.offer(booking, now_s)
 
     def loads_seen(self) -> list[float]:
         """Seconds from launch to first step, of the last jobs that loaded here."""
@@ -320,7 +305,7 @@ class Engine:
             policy_name=self.current.name,
             policy_parameters=self.current.parameters,
             policy_state=self.current.policy.save(),
-            promises=self._promises.saved,
+            promises=self.promises.saved,
             lateness=self._lateness.save(),
         )
 
@@ -329,7 +314,7 @@ class Engine:
         self._change_policy(snapshot.policy_name, snapshot.policy_parameters)
         self.current.policy.load(snapshot.policy_state)
         self.ledger.load(snapshot.ledger, snapshot.now_s)
-        self._promises.restore(snapshot.promises)
+        self.promises.restore(snapshot.promises)
         self._lateness.restore(snapshot.lateness)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)

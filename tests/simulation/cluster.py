@@ -249,7 +249,7 @@ class Cluster:
             from_s=from_s,
             until_s=from_s + self.chance.choice((10.0, 60.0, 200.0)),
         )
-        if isinstance(engine.offer_booking(booking, now_s), tuple):
+        if isinstance(engine.bookings.offer(booking, now_s), tuple):
             self.headquarters.happen(ev.BookingMade(booking=booking, by=booking.user))
 
     def _check_bookings(self) -> None:

@@ -89,7 +89,7 @@ class Lab(Driver):
                 until_s=from_s + each.length_s,
                 every_s=bookings.DAY_S if each.is_resumable else 0.0,
             )
-            if isinstance(self.engine.offer_booking(booking, self.now_s), tuple):
+            if isinstance(self.engine.bookings.offer(booking, self.now_s), tuple):
                 self.tell(ev.BookingMade(booking=booking, by=each.user))
 
         self._at(float(each.at_s), do)

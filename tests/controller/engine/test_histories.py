@@ -135,7 +135,7 @@ def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step], booked_at: se
                 from_s=now_s + 90.0,
                 until_s=now_s + 400.0,
             )
-            if isinstance(engine.offer_booking(booking, now_s), tuple):
+            if isinstance(engine.bookings.offer(booking, now_s), tuple):
                 made = ev.BookingMade(booking=booking, by="zoe")
                 watcher.saw(made, engine.handle(made, now_s))
         for _ in range(2):  # Whoever waits has had another look at what the event has left.

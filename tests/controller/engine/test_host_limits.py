@@ -190,7 +190,7 @@ def test_an_hp_job_preempts_where_the_memory_it_needs_comes_free(name: str) -> N
 def test_a_promise_counts_on_memory_that_comes_free() -> None:
     at = Desk("fifo", big("a", 2))
     at.run(1, host_memory_mib=8_000, expected_s=100.0, load_s=10.0)
-    found = at.engine.promise_for([spec(2, host_memory_mib=8_000, expected_s=50.0, load_s=10.0)], at.now_s)
+    found = at.engine.promises.offer([spec(2, host_memory_mib=8_000, expected_s=50.0, load_s=10.0)], at.now_s)
     assert isinstance(found, list) and found[0] >= at.now_s + 100.0 + 60.0
 
 

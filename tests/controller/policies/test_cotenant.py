@@ -296,7 +296,7 @@ def test_it_composes_with_the_classes_and_the_quota_of_gfs_rise() -> None:
 
 def test_a_promised_job_is_neither_shared_with_nor_preempted() -> None:
     desk = Desk("cotenant", report("a", 1))
-    until = desk.engine.promise_for((spec(1, **job(900, LIGHT)),), desk.now_s)
+    until = desk.engine.promises.offer((spec(1, **job(900, LIGHT)),), desk.now_s)
     assert not isinstance(until, Reason)
     desk.submit(1, promised_s=until[0], **job(900, LIGHT))
     desk.start(1)
