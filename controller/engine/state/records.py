@@ -1,7 +1,8 @@
 """The records of jobs: where each stands, and one method for each fact that changes a record.
 
 Rule: only the ledger assigns to a `Job`: here, and its phase in `phases.py`. The caller decides what to do
-about a fact; this module writes, once, what the fact changes in the record.
+about a fact; this module writes, once, what the fact changes in the record. `dispatch.py` and `estimating.py`
+write a few facts themselves, which move no job in the queue (`tests/house/test_records.py` has the list).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.state.ordering import JobQueue
 from cotenant.controller.engine.state.phases import Phases, expect_left
-from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve, alone_step_s
+from cotenant.controller.performance import Profile, SeenBatch, alone_step_s
 
 REQUEUED = "requeued-by"
 """Stop reason after which the job's time limit begins anew."""
@@ -54,18 +55,6 @@ class Records:
         assert job.resize_to is not None
         job.placement, job.resize_to, job.waits_for = job.resize_to, None, ()
         self._phases.change(job, domain.Change.RESERVE, job.placement.reason)
-
-    def lose_resize(self, job: domain.Job) -> None:
-        """The job will wait in the queue instead."""
-        job.resize_to = None
-
-    def learn_curve(self, job: domain.Job, curve: SpeedCurve) -> None:
-        """How the job's step time depends on its number of devices."""
-        job.measured.curve = curve
-
-    def victims_left(self, job: domain.Job, waits_for: tuple[domain.JobId, ...]) -> None:
-        """Only these still have to leave a reserved job's devices."""
-        job.waits_for = waits_for
 
     def lose_reservation(
         self, job: domain.Job, change: domain.Change, reason: domain.Reason, *, preempted: bool
@@ -132,14 +121,6 @@ class Records:
         elif cause in ("cancelled", "time-limit") and not job.attempt.capable:
             self.ran_unseen(job)
         self._phases.change(job, domain.Change.SAVE_AND_STOP if save else domain.Change.STOP, reason)
-
-    def hurry_stop(self, job: domain.Job) -> None:
-        """A job that was sent SIGINT has no more time to end by itself."""
-        job.attempt.sent_sigint = False
-
-    def limit(self, job: domain.Job, allowed_s: float) -> None:
-        """Its attempt has another time limit, counted from its start."""
-        job.attempt.allowed_s = allowed_s
 
     def blame_stop(self, job: domain.Job, cause: domain.StopCause, reason: domain.Reason) -> None:
         """Why its attempt ends, or will have ended."""
@@ -351,10 +332,6 @@ class Records:
         job.progress.step, job.estimate.remaining_at_s = step, self._phases.now_s
         self.expect(job, remaining_s, source, spread_s)
 
-    def see_length(self, job: domain.Job, total_steps: int | None) -> None:
-        """How many steps the job will make, as seen in its script's loops."""
-        job.progress.total_steps = total_steps or job.progress.total_steps
-
     def see_batch(self, job: domain.Job, batch: SeenBatch) -> None:
         """How many rows its model gets at a time; a number stays known."""
         if batch.rows is not None or (batch.note and job.measured.batch.rows is None):
@@ -425,12 +402,6 @@ class Records:
         """What it has used of its budget."""
         job.budget = use
 
-    def expect_load(self, job: domain.Job, load_s: float) -> None:
-        job.estimate.load_s = load_s
-
-    def expect_pause(self, job: domain.Job, pause_s: float) -> None:
-        job.estimate.pause_s = pause_s
-
     def repace(self, job: domain.Job, slowdown: float) -> None:
         """The job has another pace from now on."""
         expect_left(job.estimate, job.remaining_now_s(self._phases.now_s))
@@ -463,22 +434,6 @@ class Records:
         """The two are on a device together."""
         for one, two in ((job, other), (other, job)):
             one.co_tenants = tuple(dict.fromkeys((*one.co_tenants, two.job_id)))
-
-    def keep_shared_pace(self, job: domain.Job, partner_id: domain.JobId, pace: domain.SharedPace) -> None:
-        """Keeps the job's pace beside another job, until its pace alone is known."""
-        job.measured.uncompared[partner_id] = pace
-
-    def clear_uncompared(self, job: domain.Job) -> None:
-        """Nothing is left to compare."""
-        job.measured.uncompared.clear()
-
-    def count_crowding(self, job: domain.Job) -> None:
-        """Counts that the job ran out of device memory while it shared."""
-        job.counts.crowded += 1
-
-    def outgrew(self, job: domain.Job) -> None:
-        """Records that the job, alone, ran out of the memory that was planned for it."""
-        job.outgrown = True
 
     def suspect(self, job: domain.Job, evidence: int) -> None:
         """The job may have caused a fatal fault of a GPU."""
