@@ -20,9 +20,9 @@ PARTS = ("Job", "CurrentAttempt", "JobProgress", "JobMeasurements", "JobEstimate
 LEDGER = ("controller/engine/state/phases.py", "controller/engine/state/records.py")
 MOVES_NOTHING = {
     "controller/engine/state/dispatch.py": ["allowed_s", "resize_to", "sent_sigint", "waits_for"],
-    "controller/engine/state/estimating.py": (
-        ["crowded", "curve", "load_s", "outgrown", "pause_s", "total_steps", "uncompared"]
-    ),
+    "controller/engine/state/estimating.py": [
+        *("crowded", "curve", "load_s", "outgrown", "pause_s", "total_steps", "uncompared"),
+    ],
 }
 """By module of the ledger: the facts that it writes itself, by which no job moves in the queue."""
 OTHERS: dict[str, dict[str, str]] = {
