@@ -7,7 +7,7 @@ it could use. If it fits at this moment, it starts in the other's place, unless 
 back, such as a quota. What was to start on kept devices starts on others that are free, or waits.
 
 Jobs of equal priority are the policy's alone: without priorities no decision changes. Aged jobs stand before
-every priority, and an end that was promised is kept (`promise_guard.py` comes after this).
+every priority, and an end that was promised is kept (`promises.py` comes after this).
 
 The decision that is recorded says who started where, so a recovery asks nothing of this.
 """

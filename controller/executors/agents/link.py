@@ -13,7 +13,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents import delivery, histories, idling, reducers
+from cotenant.controller.executors.agents import delivery, histories, reducers
 from cotenant.controller.executors.agents.trees import TreeService
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
@@ -101,7 +101,7 @@ class AgentExecutor(AgentNews):
         self._delivery = delivery.Delivery()
         self._unstartable: list[ev.AttemptEnded] = []
         self._progress = reducers.ProgressFilter()
-        self._idle = idling.IdleFilter()
+        self._idle = reducers.IdleFilter()
         self._histories = histories.Histories(core, lease_s)
         self.trees = TreeService(core, trees)
         self.logs = delivery.HostQuestions(core.clock, self.say, delivery.no_log)
@@ -330,7 +330,7 @@ class AgentExecutor(AgentNews):
         if event is None:
             return
         self._core.happen(event)
-        first, text = first_host(job), idling.idle_words(event, now_s)
+        first, text = first_host(job), reducers.idle_words(event, now_s)
         if first is not None and text:
             told = wire.TellJob(job_id=event.job_id, attempt=event.attempt, text=text)
             self._core.run_after_commit(partial(self._tell, first, told))

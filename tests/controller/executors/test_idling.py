@@ -19,7 +19,7 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents.idling import OLD_S, IdleFilter, idle_words
+from cotenant.controller.executors.agents.reducers import OLD_S, IdleFilter, idle_words
 from cotenant.controller.wire import AttemptProgress, Heartbeat, IdleReading, TellJob, clients
 from tests.controller.building import Desk, report
 from tests.controller.station import Station, run_one
