@@ -33,11 +33,8 @@ def crash(desk: Desk, number: int, **more: Any) -> None:
 
 
 def out_of_memory(desk: Desk) -> dict[str, int]:
-    return {
-        f"{e.job}|{e.beside}": e.out_of_memory
-        for e in desk.engine.ledger.pairs.entries.values()
-        if e.out_of_memory
-    }
+    entries = desk.engine.ledger.pairs.entries.values()
+    return {f"{e.job}|{e.beside}": e.out_of_memory for e in entries if e.out_of_memory}
 
 
 def test_the_guest_goes_on_later_and_is_not_failed_for_it() -> None:
