@@ -20,9 +20,10 @@ import msgspec
 from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
-from cotenant.controller.store import committing, database, reading, recovery, scrub
+from cotenant.controller.store import committing, database, reading, recovery
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.journal import Journal
+from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics import Histogram
 from cotenant.controller.wire import pack
@@ -92,7 +93,7 @@ class Core(reading.ReadingCore):
         """How long events took to handle, in seconds."""
         self.stuck = ""
         """Why the journal cannot be written; empty if it can."""
-        self.scrubbed: scrub.Scrubbed | None = None
+        self.scrubbed: Scrubbed | None = None
         """What the last check of the whole journal found; None: there was none since the start."""
         self.rebuilds = 0
         """How often the state was read back: code that keeps something beside it must start from the new
