@@ -140,7 +140,7 @@ def measured(name: str, devices: int, gpus: int, case: str, waiting: int, repeat
     gc.freeze()  # As the controller does with the state it starts with.
     row = {"policy": name, "devices": devices, "gpus": gpus, "case": case, "waiting": waiting}
     try:
-        return {**row, **timed(policy, engine.view(), repeats)}
+        return {**row, **timed(policy, engine.ledger, repeats)}
     finally:
         gc.unfreeze()
 

@@ -64,7 +64,7 @@ class Clock:
 
     def look(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         spent_ns = (self._answered_ns or time.thread_time_ns()) - self._began_ns
-        if engine.now_s > 0.0 and len(engine.view().queue) >= WAITING:
+        if engine.now_s > 0.0 and len(engine.ledger.queue) >= WAITING:
             self.spent_ns.append(spent_ns)
         if len(self.spent_ns) >= self._events:
             raise Enough

@@ -78,7 +78,7 @@ class Past:
 
     def live_until(self, count: int) -> None:
         """Until so many jobs have arrived."""
-        while (number := self.core.state.engine.next_number) <= count:
+        while (number := self.core.state.engine.ledger.next_number) <= count:
             self.now_s += EVERY_S
             job_id = JobId(str(number))
             if number % (4 * TASKS) < TASKS:
@@ -91,7 +91,7 @@ class Past:
     def copy_until(self, count: int) -> None:
         """Makes so many jobs of the past by copies of its rows, as if all had lived; ends the core."""
         self.close(orderly=True)
-        lived = self.core.state.engine.next_number - 1
+        lived = self.core.state.engine.ledger.next_number - 1
         times, last = count // lived - 1, self._journal.last_seq
         database = sqlite3.connect(self._folder / "journal.sqlite", isolation_level=None)
         database.execute("PRAGMA journal_mode=WAL")
@@ -105,7 +105,7 @@ class Past:
         ((data,),) = database.execute("SELECT data FROM snapshots ORDER BY seq DESC LIMIT 1").fetchall()
         state = RecoveredState(Engine(registry.make, EngineConfig()))
         state.load(data)
-        ledger = state.engine.view()
+        ledger = state.engine.ledger
         assert isinstance(ledger, Ledger)
         ledger.next_number = (times + 1) * lived + 1
         data = state.save()

@@ -84,7 +84,7 @@ class Busy:
         self.spent_s: dict[str, list[float]] = defaultdict(list)
         for number in range(HOSTS):
             self.tell(ev.HostJoined(report=host(f"h{number:02}")))
-        while len(self.engine.view().queue) < FRONT:
+        while len(self.engine.ledger.queue) < FRONT:
             self.arrive()
         self.start_all()
         behind = random.Random(seed + 1)
@@ -109,7 +109,7 @@ class Busy:
 
     def start_all(self) -> None:
         """Everything that loads has its first step; everything that leaves is gone."""
-        for job in list(self.engine.view().running.jobs_by_end()):
+        for job in list(self.engine.ledger.running.jobs_by_end()):
             for host_id in job.attempt.hosts_left:
                 of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": host_id}
                 if job.phase is Phase.LOADING:
@@ -128,7 +128,7 @@ class Busy:
                     )
 
     def round(self) -> None:
-        running = [job for job in self.engine.view().running.jobs_by_end() if job.phase is Phase.RUNNING]
+        running = [job for job in self.engine.ledger.running.jobs_by_end() if job.phase is Phase.RUNNING]
         ending, reporting = self.chance.choice(running), self.chance.choice(running)
         of: dict[str, Any] = {"job_id": reporting.job_id, "attempt": reporting.attempt.number}
         self.tell(ev.ProgressSeen(**of, step=reporting.progress.step + 10, step_s=1.0))
@@ -148,7 +148,7 @@ class Busy:
         if job is not None and job.phase is Phase.QUEUED:
             self.tell(ev.CancelRequested(job_id=job.job_id, by="ann"))
         self.start_all()
-        while len(self.engine.view().queue) < self.queued:
+        while len(self.engine.ledger.queue) < self.queued:
             self.arrive()
 
 
@@ -209,7 +209,7 @@ def measure(policy: str, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
             {
                 "policy": policy,
                 "queued": cluster.queued,
-                "shapes": len(list(cluster.engine.view().queue.heads())),
+                "shapes": len(list(cluster.engine.ledger.queue.heads())),
                 "events": len(events),
                 "mean_us": 1e6 * statistics.fmean(events),
                 "p50_us": 1e6 * events[len(events) // 2],

@@ -185,9 +185,9 @@ class Site:
     def _fill_up(self) -> None:
         """Keeps as many jobs as asked for, and a few that wait."""
         engine, jobs = self.core.state.engine, self.core.state.engine.jobs
-        there = len(engine.view().queue) + sum(len(agent.runs) for agent in self._agents.values())
+        there = len(engine.ledger.queue) + sum(len(agent.runs) for agent in self._agents.values())
         for _ in range(self._jobs + self._jobs // 50 - there):
-            number = engine.next_number
+            number = engine.ledger.next_number
             self.loop.happen(ev.JobArrived(spec=job(JobId(str(number)), self._chance)))
         assert len(jobs) <= 20_000
 
@@ -208,7 +208,7 @@ class Site:
 
     def _obey(self, address: bytes, command: Any) -> None:
         agent = self._agents[address]
-        epoch = self.core.state.engine.epoch.token
+        epoch = self.core.state.engine.ledger.epoch.token
         self._hear(address, wire.CommandAck(command_id=command.command_id, epoch=epoch))
         if isinstance(command, StartAttempt) and (command.job_id, command.attempt) not in agent.runs:
             self._start(address, agent, command)

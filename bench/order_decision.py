@@ -56,9 +56,9 @@ def spent_ms(text: str, jobs: int, free: int, runs: int) -> float:
         gpus = 512 if number == held + 1 else chance.choice((1, 2, 4, 8))
         engine.handle(arrived(number, gpus, chance), float(number))
     policy = registry.make(choice.name, choice.parameters)
-    engine._ledger.queue.reorder(policy.queue_key)
-    engine._ledger.begin(1e5)
-    view, event, times = engine.view(), ev.AlarmRang(), []
+    engine.ledger.queue.reorder(policy.queue_key)
+    engine.ledger.begin(1e5)
+    view, event, times = engine.ledger, ev.AlarmRang(), []
     for _ in range(runs):
         began_ns = time.thread_time_ns()
         policy.decide(view, event)

@@ -95,7 +95,7 @@ def _show(what: str, times_s: Sequence[float], *more: str) -> None:
 
 
 def _decide(engine: Engine, policy: placement.PlacedTogether) -> Decision:
-    return policy.decide(engine.view(), ev.AlarmRang())
+    return policy.decide(engine.ledger, ev.AlarmRang())
 
 
 def busy(rng: random.Random, with_hosts: bool) -> Engine:

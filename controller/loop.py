@@ -22,17 +22,7 @@ from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.executors import Executor
 from cotenant.controller.system.keys import Identity
-from cotenant.controller.wire import (
-    UNKNOWN_REQUEST,
-    BadMessage,
-    FromAgent,
-    HostRefused,
-    WrongVersion,
-    decode,
-    encode,
-    refusal,
-    request_in,
-)
+from cotenant.controller.wire import FromAgent, HostRefused, codec
 from cotenant.controller.wire import clients as wire
 
 WAITING_ROWS_MAX: Final = 20_000
@@ -129,28 +119,28 @@ class ControllerLoop:
         client hears what is wrong with it."""
         if is_client and not self._clients.affords(who, len(frame)):
             self.core.counters["refused_requests"] += 1
-            number = request_in(frame)
+            number = codec.request_in(frame)
             if number is not None:
                 self._refuse(address, number, "refused", TOO_MUCH)
             return
         try:
             if is_client:
-                self._ask(address, who, decode(frame, wire.Request))
+                self._ask(address, who, codec.decode(frame, wire.Request))
             else:
-                message: FromAgent = decode(frame, FromAgent)
+                message: FromAgent = codec.decode(frame, FromAgent)
                 self.guard(partial(self._hear, address, who, message), whose=who.name)
-        except WrongVersion as wrong:
+        except codec.WrongVersion as wrong:
             self.core.counters["bad_messages"] += 1
-            why = refusal(wrong.theirs)
+            why = codec.refusal(wrong.theirs)
             no = (
                 wire.Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
             )
-            self._edges.send(address, encode(no, wrong.theirs))
-        except BadMessage:
+            self._edges.send(address, codec.encode(no, wrong.theirs))
+        except codec.BadMessage:
             self.core.counters["bad_messages"] += 1
-            number = request_in(frame) if is_client else None
+            number = codec.request_in(frame) if is_client else None
             if number is not None:
-                self._refuse(address, number, "version", UNKNOWN_REQUEST)
+                self._refuse(address, number, "version", codec.UNKNOWN_REQUEST)
 
     def _ask(self, address: bytes, who: Identity, request: wire.Request) -> None:
         self.guard(
@@ -168,7 +158,7 @@ class ControllerLoop:
         return self._log_rates.allow(whose, self.core.clock.now_s(), 1)
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
-        frame = encode(wire.Failure(request_id=request_id, code=code, message=message))
+        frame = codec.encode(wire.Failure(request_id=request_id, code=code, message=message))
         self._edges.send(address, frame)
 
     # --- What happens ------------------------------------------------------------------------------

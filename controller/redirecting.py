@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from cotenant.controller.wire import (
-    UNKNOWN_REQUEST,
-    BadMessage,
-    FromAgent,
-    HostRefused,
-    NotLeading,
-    WrongVersion,
-    decode,
-    encode,
-    refusal,
-    request_in,
-)
+from cotenant.controller.wire import agents, codec
 from cotenant.controller.wire import clients as wire
 
 
@@ -39,21 +28,23 @@ class Redirector:
         """Answers one frame of a peer."""
         try:
             if is_client:
-                request: wire.Request = decode(frame, wire.Request)
-                self._send(address, encode(self._reply(request)))
+                request: wire.Request = codec.decode(frame, wire.Request)
+                self._send(address, codec.encode(self._reply(request)))
             else:
-                decode(frame, FromAgent)
-                self._send(address, encode(NotLeading(leader=self._why()[1])))
-        except WrongVersion as wrong:
-            why = refusal(wrong.theirs)
+                codec.decode(frame, agents.FromAgent)
+                self._send(address, codec.encode(agents.NotLeading(leader=self._why()[1])))
+        except codec.WrongVersion as wrong:
+            why = codec.refusal(wrong.theirs)
             failure = wire.Failure(request_id=0, code="version", message=why)
-            self._send(address, encode(failure if is_client else HostRefused(why=why), wrong.theirs))
-        except BadMessage:
+            self._send(
+                address, codec.encode(failure if is_client else agents.HostRefused(why=why), wrong.theirs)
+            )
+        except codec.BadMessage:
             self._counters["bad_messages"] += 1
-            number = request_in(frame) if is_client else None
+            number = codec.request_in(frame) if is_client else None
             if number is not None:
-                unknown = wire.Failure(request_id=number, code="version", message=UNKNOWN_REQUEST)
-                self._send(address, encode(unknown))
+                unknown = wire.Failure(request_id=number, code="version", message=codec.UNKNOWN_REQUEST)
+                self._send(address, codec.encode(unknown))
 
     def _reply(self, request: wire.Request) -> wire.AnyReply:
         if self._view is not None and isinstance(request.body, wire.GetControllers):

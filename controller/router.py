@@ -15,14 +15,7 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from cotenant.controller.system import keys
-from cotenant.controller.system.endpoint import (
-    LOCK_SUFFIX,
-    BadEndpoint,
-    is_system_socket,
-    prepare_folder,
-    socket_path,
-)
+from cotenant.controller.system import endpoint, keys
 from cotenant.controller.system.local_users import LocalUsers
 from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
@@ -48,7 +41,7 @@ class Router:
     """A ROUTER socket on the running loop. Both agents and clients come here."""
 
     def __init__(
-        self, endpoint: str, keys_dir: Path, receive: Receive, counters: Counter[str], users: str = ""
+        self, address: str, keys_dir: Path, receive: Receive, counters: Counter[str], users: str = ""
     ) -> None:
         """Opens the socket at `endpoint`. `users`: who shares a Unix socket, as `controller.users` has it.
 
@@ -57,8 +50,8 @@ class Router:
             BadEndpoint: not an endpoint, its folder is not private, or no place or group for a shared socket.
             KeyProblem: a tcp endpoint without keys.
         """
-        self.endpoint = endpoint
-        self.is_local = socket_path(endpoint) is not None
+        self.endpoint = address
+        self.is_local = endpoint.socket_path(address) is not None
         self._receive = receive
         self._counters = counters
         self._loop = asyncio.get_running_loop()
@@ -68,7 +61,7 @@ class Router:
         self._counted = 0
         self._lock: Lock | None = None
         self._owner = keys.local_identity()
-        self._users = _who_is_who(endpoint, keys_dir, users)
+        self._users = _who_is_who(address, keys_dir, users)
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 65_000)
         try:
@@ -89,7 +82,7 @@ class Router:
         socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS:
             socket.setsockopt(option, value)
-        path = socket_path(self.endpoint)
+        path = endpoint.socket_path(self.endpoint)
         if self._users is not None:
             socket.setsockopt(zmq.ZAP_DOMAIN, b"cotenant")
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
@@ -110,9 +103,9 @@ class Router:
         return socket
 
     def _bind_local(self, socket: zmq.Socket[bytes], path: Path) -> None:
-        prepare_folder(path)
+        endpoint.prepare_folder(path)
         try:
-            self._lock = Lock(path.with_name(path.name + LOCK_SUFFIX))
+            self._lock = Lock(path.with_name(path.name + endpoint.LOCK_SUFFIX))
         except LockTaken as taken:
             raise RouterError(
                 f"another controller (pid {taken.pid}) listens at {path}: stop it, or set controller.endpoint"
@@ -266,19 +259,21 @@ class Router:
             self._loop.remove_reader(self._zap.FD)
             self._zap.close(linger=0)
         self._context.term()
-        path = socket_path(self.endpoint)
+        path = endpoint.socket_path(self.endpoint)
         if path is not None and self._lock is not None:
             path.unlink(missing_ok=True)
             self._lock.release()
 
 
-def _who_is_who(endpoint: str, keys_dir: Path, users: str) -> keys.Users | LocalUsers | None:
+def _who_is_who(address: str, keys_dir: Path, users: str) -> keys.Users | LocalUsers | None:
     """The table of peers; None: all of them are the socket's owner."""
-    path = socket_path(endpoint)
+    path = endpoint.socket_path(address)
     if path is None:
         return keys.Users(keys_dir)
-    if users and not is_system_socket(path):
-        raise BadEndpoint(f"controller.users: a socket that accounts share lies in /run/NAME, not at {path}")
+    if users and not endpoint.is_system_socket(path):
+        raise endpoint.BadEndpoint(
+            f"controller.users: a socket that accounts share lies in /run/NAME, not at {path}"
+        )
     return LocalUsers(users) if users else None
 
 

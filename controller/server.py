@@ -122,7 +122,7 @@ class Controller:
             snapshot_every=settings.controller.snapshot_every,
             follow=self._taken.follower.state if self._taken else None,
         )
-        if why := registry.why_not(self.core.state.engine.policy_name):
+        if why := registry.why_not(self.core.state.engine.current.name):
             log.error("%s; nothing new starts until `cotenant policy set` names another", why)
         self._open_peers(settings, state_dir)
         self._compute_worker = self._make_worker(self.loop.take_computed)

@@ -13,10 +13,8 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from cotenant.controller import domain
-from cotenant.controller.api.moment import Now
-from cotenant.controller.api.submissions import Accepted, Denied, accept
+from cotenant.controller.api import moment, submissions, views
 from cotenant.controller.api.trees import TreeRequests
-from cotenant.controller.api.views import ago, said_of
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.executors.allocating import could_be_asked
@@ -129,7 +127,7 @@ class Arrivals:
 
     def _promised_at(self, specs: Sequence[domain.JobSpec]) -> str | None:
         ends = [spec.promised_s for spec in specs if spec.promised_s is not None]
-        return Now(self._core.clock.now_s(), self._core.clock.wall()).utc(max(ends)) if ends else None
+        return moment.Now(self._core.clock.now_s(), self._core.clock.wall()).utc(max(ends)) if ends else None
 
     def _submitted_before(self, key: SubmissionKey) -> tuple[domain.JobId, ...] | None:
         if not key[1]:
@@ -159,7 +157,7 @@ class Arrivals:
             held = UserLoad(sum(map(domain.held_bytes, mine)), now_s)
         if held.at_most + size > self._user_bytes_max:
             self._held[who.name] = held
-            raise Denied(
+            raise submissions.Denied(
                 "refused",
                 f"your jobs and their variables would take {(held.at_most + size) >> 20} MiB of the "
                 f"controller's memory, of {self._user_bytes_max >> 20} possible",
@@ -172,7 +170,7 @@ class Arrivals:
         if self._core.stuck:
             raise Stuck(self._core.stuck)
         if not journal.has_room():
-            raise Denied(
+            raise submissions.Denied(
                 "refused", f"no new jobs: the disk of {journal.place} is nearly full", "make room there"
             )
 
@@ -182,9 +180,9 @@ class Arrivals:
         job = engine.jobs[job_ids[0]]
         if len(job_ids) > 1 or job.phase in (domain.Phase.LOADING, domain.Phase.RUNNING):
             return ()
-        now = Now(self._core.clock.now_s(), self._core.clock.wall())
+        now = moment.Now(self._core.clock.now_s(), self._core.clock.wall())
         reason = engine.explaining(now.now_s).reason_now(job)
-        return (said_of(job, reason, now, whole=True).text,)
+        return (views.said_of(job, reason, now, whole=True).text,)
 
 
 def unheld_memory(engine: Engine, specs: Sequence[domain.JobSpec]) -> tuple[str, ...]:
@@ -195,18 +193,24 @@ def unheld_memory(engine: Engine, specs: Sequence[domain.JobSpec]) -> tuple[str,
     return (PLANNED_ONLY,) if next(kinds, "") == "cpu" and all(kind == "cpu" for kind in kinds) else ()
 
 
-def check_submission(core: Core, request: wire.Submit, who: Identity) -> Accepted:
+def check_submission(core: Core, request: wire.Submit, who: Identity) -> submissions.Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
     engine = core.state.engine
     config = engine.config
-    accepted = accept(
-        request, who, engine.next_number, engine.jobs, config.organisations, config.idle, config.sharing
+    accepted = submissions.accept(
+        request,
+        who,
+        engine.ledger.next_number,
+        engine.jobs,
+        config.organisations,
+        config.idle,
+        config.sharing,
     )
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs, core.state.allocations)
     if all(spec.begin_s is None for spec in accepted.specs):
         return accepted
-    now = Now(core.clock.now_s(), core.clock.wall())
+    now = moment.Now(core.clock.now_s(), core.clock.wall())
     begin = (now.journal_s(spec.begin_s) if spec.begin_s is not None else None for spec in accepted.specs)
     specs = (
         msgspec.structs.replace(spec, begin_s=at_s) for spec, at_s in zip(accepted.specs, begin, strict=True)
@@ -231,7 +235,7 @@ def check_fit(engine: Engine, specs: Sequence[domain.JobSpec], allocations: doma
         reason = engine.never_fits(spec)
         if reason is not None and not could_be_asked(allocations, spec):
             reports = [host.report for host in engine.hosts.values()]
-            raise Denied(
+            raise submissions.Denied(
                 "never-fits",
                 f"it can never run here: {domain.render_whole(reason)}",
                 _what_to_do(reason, reports),
@@ -243,7 +247,7 @@ def check_priority(engine: Engine, who: Identity, specs: Sequence[domain.JobSpec
     highest = engine.config.limits.user_priority
     asked = max(spec.priority for spec in specs)
     if who.role == "user" and asked > highest:
-        raise Denied(
+        raise submissions.Denied(
             "not-allowed",
             f"users may ask for a priority of up to {highest}, not for {asked}",
             "ask an admin, or take a lower one: below 0 others go first",
@@ -263,7 +267,7 @@ def _what_to_do(reason: domain.Reason, reports: Sequence[domain.HostReport]) -> 
     return "`cotenant nodes` lists what there is"
 
 
-def promise_notes(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
+def promise_notes(hours: float | None, accepted: submissions.Accepted) -> tuple[str, ...]:
     """What spot jobs are told under a policy that guarantees them something."""
     if hours is None or all(spec.job_class == "hp" for spec in accepted.specs):
         return ()
@@ -280,7 +284,7 @@ def promising(
     specs = tuple(msgspec.structs.replace(spec, promised_s=None) for spec in specs)
     if asked is None:
         return specs, ()
-    found = engine.promise_for(specs, now_s)
+    found = engine.promises.offer(specs, now_s)
     if isinstance(found, domain.Reason):
         why, hint = (
             f"no end can be promised: {domain.render(found)}",
@@ -291,12 +295,12 @@ def promising(
     elif max(found) <= now_s + asked.within_s:
         return add_promised_ends(specs, [now_s + asked.within_s] * len(specs)), ()
     else:
-        in_words = ago(max(found) - now_s).removesuffix(" ago")
+        in_words = views.ago(max(found) - now_s).removesuffix(" ago")
         why = f"that end cannot be promised: the earliest that can be is {in_words} from now"
         hint = f"--by +{math.ceil((max(found) - now_s) / 60.0)}m, or --promise for the earliest"
     if asked.is_optional:
         return specs, (why,)
-    raise Denied("refused", why, hint)
+    raise submissions.Denied("refused", why, hint)
 
 
 def add_promised_ends(

@@ -191,7 +191,7 @@ class Changing:
         permissions.must_be_admin(who, "change the policy")
         engine = self._core.state.engine
         must_be_a_policy(engine, request.name, request.parameters)
-        before = engine.policy_name, engine.policy_parameters
+        before = engine.current.name, engine.current.parameters
         self._core.happen(ev.PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "policy", request.name, repr(request.parameters))
         lines = policy_change(*before, request.name, request.parameters)

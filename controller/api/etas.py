@@ -120,7 +120,7 @@ class EtaRequests:
 
 
 def promise_counts(engine: Engine) -> wire.PromiseCounts:
-    saved = engine.promises
+    saved = engine.promises.saved
     return wire.PromiseCounts(
         open=sum(not each.is_broken for each in saved.open.values()),
         kept=saved.kept,
@@ -213,8 +213,8 @@ def ahead_reasons(
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []
-    view, lines = core.state.engine.view(), list[Reason]()
-    promise = core.state.engine.promises.open.get(job.job_id)
+    view, lines = core.state.engine.ledger, list[Reason]()
+    promise = core.state.engine.promises.saved.open.get(job.job_id)
     if promise is not None and promise.kept is not None:
         names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)
         lines.append(because("promise-held", names, round(in_s)))

@@ -73,9 +73,9 @@ class ClusterMetrics:
     def sheet(self, engine: Engine, facts: ServerFacts, now_s: float) -> Sheet:
         sheet = Sheet(CONTROLLER)
         self._look(engine.jobs)
-        sheet.put("cotenant_controller_info", 1, facts.version, engine.policy_name)
+        sheet.put("cotenant_controller_info", 1, facts.version, engine.current.name)
         sheet.put("cotenant_controller_uptime_seconds", facts.uptime_s)
-        sheet.put("cotenant_eta_hit_ratio", facts.eta_hit_ratio, engine.policy_name)
+        sheet.put("cotenant_eta_hit_ratio", facts.eta_hit_ratio, engine.current.name)
         counts = promise_counts(engine)
         sheet.put("cotenant_promises_open", counts.open)
         for state in ("kept", "broken", "void"):
@@ -196,7 +196,7 @@ def _put_devices(sheet: Sheet, engine: Engine) -> None:
 
 def _put_pairs(sheet: Sheet, engine: Engine) -> None:
     """Jobs that share a device now; only what was measured of their kinds."""
-    entries = engine.pairs.entries
+    entries = engine.ledger.pairs.entries
     for job_id, job in engine.jobs.items():
         if job.phase not in ON_DEVICES:
             continue

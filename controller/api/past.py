@@ -197,7 +197,7 @@ class ProfileRequests:
         mine = self._visible_profiles(who)
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         newest = reversed(mine.items())  # What was used last matters most.
-        taken = engine.run_times
+        taken = engine.ledger.estimates.by_command
         shown = cut_to_message(
             known_view(key, known, now, taken.get(known.numbers, ())) for key, known in newest
         )
@@ -225,7 +225,7 @@ class ProfileRequests:
         )
 
     def _visible_profiles(self, who: Identity) -> dict[str, StoredProfile]:
-        known = self._core.state.engine.known_profiles
+        known = self._core.state.engine.ledger.profiles.known
         return {key: each for key, each in known.items() if who.role == "admin" or each.user == who.name}
 
 

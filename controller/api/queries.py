@@ -217,7 +217,7 @@ class Queries:
         ]
         lines = (*present, *past)
         more = [] if causes.is_whole else ahead_reasons(self._core, self._board, job, now, why.line)
-        change = cheapest_change(state.engine.view(), job)
+        change = cheapest_change(state.engine.ledger, job)
         if change is not None:
             more.append(change)
         ahead = [views.SaidLine.make(each, domain.render(each), whole=False) for each in more]
@@ -286,10 +286,10 @@ class Queries:
 
     def pairs(self, request_id: int, request: wire.ListPairs, who: Identity) -> wire.Pairs:
         engine = self._core.state.engine
-        observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
+        observations = int(engine.current.parameters.get("observations", OBSERVATIONS))
         now = self.now()
         found = pair_views(
-            shown_by(engine.pairs.list_seen(), self.commands(who).kinds(engine)),
+            shown_by(engine.ledger.pairs.list_seen(), self.commands(who).kinds(engine)),
             observations,
             request.containing,
             now_s=now.now_s,
@@ -306,9 +306,9 @@ class Queries:
 
     def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.Policies:
         engine = self._core.state.engine
-        name = engine.policy_name
+        name = engine.current.name
         available = policies_offered(engine) if request.offers else {name: registry.about(name)}
-        given = engine.policy_parameters
+        given = engine.current.parameters
         current = wire.PolicyView(
             policy=name,
             about=available.get(name, ""),
@@ -355,7 +355,7 @@ class StatusRequests:
             now_s=now_s,
             wall_s=core.clock.wall(),
             uptime_s=now_s - self._about.started_s,
-            policy=engine.policy_name,
+            policy=engine.current.name,
             jobs_by_phase=dict(Counter(job.phase.value for job in engine.jobs.values())),
             hosts=len(engine.hosts),
             devices=sum(len(host.report.devices) for host in engine.hosts.values()),
@@ -383,7 +383,7 @@ def cut_to_message(views: Iterable[AView]) -> list[AView]:
 
 def organisations_of(engine: Engine) -> tuple[wire.OrganisationView, ...]:
     held: Counter[str] = Counter()
-    for job in engine.view().running.jobs_by_end():
+    for job in engine.ledger.running.jobs_by_end():
         if job.spec.job_class == "spot" and job.placement is not None:
             held[job.spec.organisation] += len(job.placement.devices)
     return tuple(

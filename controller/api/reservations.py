@@ -35,28 +35,30 @@ class ReservationRequests:
         core, engine = self._core, self._core.state.engine
         now = Now(core.clock.now_s(), core.clock.wall())
         key = request.idempotency_key and f"{who.name} {request.idempotency_key}"
-        before = next((each for each in engine.bookings.values() if key and each.booking.key == key), None)
+        before = next(
+            (each for each in engine.ledger.bookings.open.values() if key and each.booking.key == key), None
+        )
         if before is not None:
             return wire.Reserved(request_id=request_id, reservation=reservation_view(engine, before, now))
         booking = _booking(engine, request, who, now, key)
         if who.role != "admin":
             _check_bounds(engine, booking, now)
         _check_limit(engine, booking)
-        if len(engine.bookings) >= OPEN_MAX:
+        if len(engine.ledger.bookings.open) >= OPEN_MAX:
             raise Denied("refused", f"there are {OPEN_MAX} reservations already", "cancel some")
-        found = engine.offer_booking(booking, now.now_s)
+        found = engine.bookings.offer(booking, now.now_s)
         if isinstance(found, NoDevices):
             raise _no_devices(booking, found, now, request.east_s)
         core.happen(ev.BookingMade(booking=booking, by=who.name))
         core.audit(who, "reserve", booking.booking_id, f"{booking.gpus} GPUs for {booking.user}")
-        made = engine.bookings[booking.booking_id]
+        made = engine.ledger.bookings.open[booking.booking_id]
         return wire.Reserved(request_id=request_id, reservation=reservation_view(engine, made, now))
 
     def cancel_reservations(
         self, request_id: int, request: wire.CancelReservations, who: Identity
     ) -> wire.Done:
         """Raises Denied: one is not known, or another user's; then none is cancelled."""
-        known = self._core.state.engine.bookings
+        known = self._core.state.engine.ledger.bookings.open
         for each in request.reservation_ids:
             if each not in known:
                 raise Denied("not-found", f"no reservation {each}", "`cotenant reserve list` lists them")
@@ -73,7 +75,7 @@ class ReservationRequests:
     ) -> wire.Reservations:
         engine = self._core.state.engine
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
-        found = sorted(engine.bookings.values(), key=lambda each: (each.from_s, each.number))
+        found = sorted(engine.ledger.bookings.open.values(), key=lambda each: (each.from_s, each.number))
         views = tuple(reservation_view(engine, each, now) for each in found)
         return wire.Reservations(request_id=request_id, reservations=views, now=now.at)
 
@@ -90,7 +92,7 @@ def _booking(engine: Engine, request: wire.ReserveDevices, who: Identity, now: N
     ahead_s = engine.config.reservations.ahead_days_max * bookings.DAY_S
     try:
         return Booking(
-            booking_id=f"r{engine.next_booking}",
+            booking_id=f"r{engine.ledger.bookings.saved.next_number}",
             user=user,
             gpus=request.gpus,
             from_s=from_s,
@@ -108,7 +110,7 @@ def _booking(engine: Engine, request: wire.ReserveDevices, who: Identity, now: N
 def _check_bounds(engine: Engine, booking: Booking, now: Now) -> None:
     """Raises Denied: users may not have so much, or so far ahead."""
     settings = engine.config.reservations
-    theirs = [each.booking for each in engine.bookings.values() if each.user == booking.user]
+    theirs = [each.booking for each in engine.ledger.bookings.open.values() if each.user == booking.user]
     hours = sum(each.gpus * each.length_s for each in (*theirs, booking)) / 3600.0
     if hours > settings.device_hours_max:
         raise Denied(
@@ -129,7 +131,7 @@ def _check_limit(engine: Engine, booking: Booking) -> None:
     """Raises Denied: its user could not use so many devices at once. A reservation is nobody's but a user's;
     limits of organisations count for the jobs that are put there."""
     most = engine.config.limits.limit_for("user", booking.user).devices
-    theirs = [each.booking for each in engine.bookings.values() if each.user == booking.user]
+    theirs = [each.booking for each in engine.ledger.bookings.open.values() if each.user == booking.user]
     would = bookings.most_at_once(booking, theirs)
     if 0 < most < would:
         beside = f" with those of {booking.user} at the same time" if would > booking.gpus else ""

@@ -6,10 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cotenant.controller.api.changes import must_be_a_policy
-from cotenant.controller.api.moment import Now
-from cotenant.controller.api.permissions import must_be_admin
-from cotenant.controller.api.submissions import Denied
+from cotenant.controller.api import changes, moment, permissions, submissions
 from cotenant.controller.domain import events as ev
 from cotenant.controller.history import policy_label
 from cotenant.controller.store import Core, ShadowSet
@@ -79,16 +76,16 @@ class ShadowRequests:
     # --- For people --------------------------------------------------------------------------------
 
     def set_shadow(self, request_id: int, request: wire.SetShadow, who: Identity) -> wire.Done:
-        must_be_admin(who, "let a policy decide in the shadow")
+        permissions.must_be_admin(who, "let a policy decide in the shadow")
         engine, before = self._core.state.engine, self._core.state.shadow
         if request.name:
-            must_be_a_policy(engine, request.name, request.parameters)
+            changes.must_be_a_policy(engine, request.name, request.parameters)
         elif before is None:
-            raise Denied("refused", "no policy decides in the shadow")
+            raise submissions.Denied("refused", "no policy decides in the shadow")
         self._core.happen(ev.ShadowChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "shadow", request.name or "off", repr(request.parameters))
         if request.name:
-            line = f"from now on {request.name} decides beside {engine.policy_name}, and changes nothing"
+            line = f"from now on {request.name} decides beside {engine.current.name}, and changes nothing"
             return wire.Done(request_id=request_id, lines=(line, "`cotenant policy shadow report` tells"))
         assert before is not None
         return wire.Done(request_id=request_id, lines=(f"{before.policy} is no longer asked",))
@@ -96,13 +93,13 @@ class ShadowRequests:
     def shadow(self, request_id: int, request: wire.GetShadow, who: Identity) -> wire.Shadowed:
         shadow = self._current()
         if shadow is None:
-            raise Denied(
+            raise submissions.Denied(
                 "not-found", "no policy decides in the shadow", "`cotenant policy shadow NAME` sets one"
             )
         if request.simulate:
-            must_be_admin(who, "have the past simulated")
+            permissions.must_be_admin(who, "have the past simulated")
             self.is_wanted = True
-        now = Now(self._core.clock.now_s(), self._core.clock.wall())
+        now = moment.Now(self._core.clock.now_s(), self._core.clock.wall())
         answer, tally = self._answer, self._answer.tally
         view = wire.ShadowView(
             policy=shadow.policy,

@@ -136,7 +136,7 @@ def _fields_asked_for(spec: domain.JobSpec, now: Now) -> dict[str, Any]:
 
 def _resume_fields(engine: Engine, job: domain.Job) -> dict[str, Any]:
     """The view's fields of whether it resumes, and what jobs of its kind have shown of that."""
-    of_kind = engine.view().resumes.counts(job)
+    of_kind = engine.ledger.resumes.counts(job)
     return {
         "resumable": job.progress.resumable,
         "resumable_note": job.resumable_note or None,
@@ -206,7 +206,7 @@ def share_bound(
     engine: Engine, job: domain.Job, current: AttemptProgress | None
 ) -> wire.ShareBoundView | None:
     """What sharing may cost the job; how it stands only while its agent tells so."""
-    bound = engine.pairs.bound_of(job)
+    bound = engine.ledger.pairs.bound_of(job)
     if bound.max == inf or job.phase in domain.ENDED:
         return None
     standing = current.bound if current is not None else None
@@ -237,7 +237,7 @@ def idle_view(job: domain.Job, current: AttemptProgress | None, now: Now) -> wir
 def promised_end(engine: Engine, job: domain.Job, now: Now) -> wire.PromisedEndView | None:
     if not job.promise or job.spec.promised_s is None:
         return None
-    promise = engine.promises.open.get(job.job_id)
+    promise = engine.promises.saved.open.get(job.job_id)
     kept = promise.kept if promise is not None else None
     return wire.PromisedEndView(
         by_at=now.utc(job.spec.promised_s),
@@ -299,7 +299,7 @@ def node_view(
     reserved: Mapping[domain.DeviceId, wire.ReservedView] | None = None,
 ) -> wire.NodeView:
     """The view of one host. `readings`, `reserved`: those of any devices."""
-    report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
+    report, known, asking = host.report, readings or {}, engine.ledger.holdings.asking_on(host.host_id)
     for_whom = reserved or {}
     return wire.NodeView(
         host=report.host_id,
@@ -328,7 +328,7 @@ def node_view(
 def reserved_devices(engine: Engine, now: Now) -> dict[domain.DeviceId, wire.ReservedView]:
     """For whom devices are reserved now or next."""
     found: dict[domain.DeviceId, wire.ReservedView] = {}
-    for each in sorted(engine.bookings.values(), key=lambda each: (each.from_s, each.number)):
+    for each in sorted(engine.ledger.bookings.open.values(), key=lambda each: (each.from_s, each.number)):
         for device_id in each.devices:
             view = wire.ReservedView(
                 reservation_id=each.booking_id,
@@ -391,7 +391,7 @@ def planned_mib(engine: Engine, device_id: domain.DeviceId, job_id: domain.JobId
     """A tenant's planned memory; one with an unknown need has the whole device."""
     placement = engine.jobs[job_id].placement
     planned = placement.memory_mib if placement is not None else None
-    return engine.view().devices[device_id].usable_mib if planned is None else planned
+    return engine.ledger.devices[device_id].usable_mib if planned is None else planned
 
 
 def measured_beside(job: wire.JobView) -> list[domain.Reason]:

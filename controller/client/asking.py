@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
-from cotenant.controller.present.problem import Problem
-from cotenant.controller.present.screen import tell
-from cotenant.controller.present.units import local_time
+from cotenant.controller.present import problem, screen, units
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import (
     LOCK_SUFFIX,
@@ -43,7 +41,7 @@ def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:
     try:
         return settings.load({"controller.endpoint": endpoint or None})
     except settings.SettingsError as error:
-        raise Problem("config", str(error)) from None
+        raise problem.Problem("config", str(error)) from None
 
 
 def may_return(loaded: Settings) -> bool:
@@ -98,7 +96,7 @@ def answers_of_journal(
 
 
 def tell_old(wall_s: float) -> None:
-    tell(f"no controller is running; from the journal of {local_time(wall_s)}")
+    screen.tell(f"no controller is running; from the journal of {units.local_time(wall_s)}")
 
 
 @contextmanager
@@ -120,19 +118,19 @@ def asking(
         where = paths.client_endpoints(loaded.settings)
         keys = paths.keys_dir(loaded.settings) if socket_path(where[0]) is None else None
         with Client(where, keys, timeout_s=timeout_s) as client:
-            client.patience_s, client.on_silence = patience_s, tell
+            client.patience_s, client.on_silence = patience_s, screen.tell
             client.is_expected = patience_s > 0.0 and may_return(loaded.settings)
             with ExitStack() as journal:
                 if from_journal:
                     client.stand_in = answers_of_journal(loaded.settings, journal)
                 yield client
     except Unreachable as error:
-        raise Problem("unreachable", str(error), error.hint) from None
+        raise problem.Problem("unreachable", str(error), error.hint) from None
     except Refusal as error:
-        raise Problem(error.failure.code, error.failure.message, error.failure.hint) from None
+        raise problem.Problem(error.failure.code, error.failure.message, error.failure.hint) from None
     except KeyProblem as error:
-        raise Problem("not-allowed", str(error)) from None
+        raise problem.Problem("not-allowed", str(error)) from None
     except (BadEndpoint, paths.PathError) as error:
-        raise Problem("config", str(error)) from None
+        raise problem.Problem("config", str(error)) from None
     except BadMessage as error:
-        raise Problem("usage", str(error)) from None
+        raise problem.Problem("usage", str(error)) from None

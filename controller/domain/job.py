@@ -10,15 +10,10 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import job_parts
-from cotenant.controller.domain.budget_use import NEAR_S, BudgetUse
+from cotenant.controller.domain import budget_use, job_parts, job_spec, lengths, outcomes, reasons
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job_spec import JobSpec
-from cotenant.controller.domain.lengths import Length
 from cotenant.controller.domain.lifecycle import ENDED, LEAVING, LOADING, ON_DEVICES, RUNNING, Phase
-from cotenant.controller.domain.outcomes import FailedEnd
 from cotenant.controller.domain.placement import CheckpointRecord, Placement
-from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.performance import Gang, perf, sized_gang
 
 LINDY_SPREAD: Final = 9.0
@@ -27,7 +22,7 @@ LINDY_SPREAD: Final = 9.0
 class Job(msgspec.Struct, kw_only=True):
     """The record of a job. Only the ledger writes it."""
 
-    spec: JobSpec
+    spec: job_spec.JobSpec
     number: int
     """Order of arrival; ties break by this."""
     submitted_s: float
@@ -35,7 +30,7 @@ class Job(msgspec.Struct, kw_only=True):
     """Token of the epoch in which it arrived."""
     phase: Phase = Phase.QUEUED
     phase_since_s: float = 0.0
-    reason: Reason
+    reason: reasons.Reason
     rank: int = 0
     """Waiting jobs are ordered by this first, the lowest before the others: priority, and fair share."""
     aged: bool = False
@@ -53,7 +48,7 @@ class Job(msgspec.Struct, kw_only=True):
     measured: job_parts.JobMeasurements = msgspec.field(default_factory=job_parts.JobMeasurements)
     estimate: job_parts.JobEstimate = msgspec.field(default_factory=job_parts.JobEstimate)
     spent: job_parts.TimeSpent = msgspec.field(default_factory=job_parts.TimeSpent)
-    budget: BudgetUse | None = None
+    budget: budget_use.BudgetUse | None = None
     """None: it has none (`--budget`), or has not been looked at yet."""
     counts: job_parts.JobCounters = msgspec.field(default_factory=job_parts.JobCounters)
     co_tenants: tuple[JobId, ...] = ()
@@ -62,7 +57,7 @@ class Job(msgspec.Struct, kw_only=True):
     """It needed more memory than was planned for it, alone on its devices: it runs alone, without a limit."""
     first_start_s: float | None = None
     ended_s: float | None = None
-    failed_end: FailedEnd | None = None
+    failed_end: outcomes.FailedEnd | None = None
     """Its last failure of the infrastructure."""
     avoid: tuple[HostId, ...] = ()
     """Hosts of its last infrastructure failures: tried last."""
@@ -70,7 +65,7 @@ class Job(msgspec.Struct, kw_only=True):
     """Hosts on which it ever started: they keep files of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
     promise: job_parts.PromiseState = ""
-    promise_why: Reason | None = None
+    promise_why: reasons.Reason | None = None
     """Why it was broken, or is void."""
 
     @property
@@ -230,14 +225,14 @@ class Job(msgspec.Struct, kw_only=True):
         if self.spec.budget_s is None:
             return None
         left_s = self.spec.budget_s - (self.trained_s(now_s) or 0.0)
-        return left_s if left_s > NEAR_S else 0.0
+        return left_s if left_s > budget_use.NEAR_S else 0.0
 
     def known_left_s(self, now_s: float) -> float | None:
         """The time that `remaining_now_s` gives, if the estimate is about this job; None for a guess, which
         may only order a queue."""
         return None if self.estimate.is_guess else self.remaining_now_s(now_s)
 
-    def length_left(self, now_s: float) -> Length | None:
+    def length_left(self, now_s: float) -> lengths.Length | None:
         """What `remaining_now_s` gives, with its spread and source; None: nothing is estimated. A guess
         without a spread has that of Lindy's law: a tenth of jobs end within a ninth of what they have had, a
         tenth take nine times as long again."""
@@ -247,12 +242,12 @@ class Job(msgspec.Struct, kw_only=True):
         low_s, high_s = said.low_s, said.high_s
         if low_s is None or high_s is None:
             spread = LINDY_SPREAD if said.is_guess else 1.0
-            return Length(likely_s, likely_s / spread, likely_s * spread, said.source)
+            return lengths.Length(likely_s, likely_s / spread, likely_s * spread, said.source)
         gone_s = (said.remaining_s or 0.0) - likely_s
         low_s, high_s = max(0.0, low_s - gone_s), high_s - gone_s
-        return Length(likely_s, min(likely_s, low_s), max(likely_s, high_s), said.source)
+        return lengths.Length(likely_s, min(likely_s, low_s), max(likely_s, high_s), said.source)
 
-    def told_left(self, now_s: float, likely_s: float | None = None) -> Length | float | str:
+    def told_left(self, now_s: float, likely_s: float | None = None) -> lengths.Length | float | str:
         """The operand of a reason for what is left: a number where that is known. `likely_s`: what a policy
         counts in its place, such as that and a load, or that on a slower device."""
         left = self.length_left(now_s)

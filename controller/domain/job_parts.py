@@ -10,14 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from cotenant.controller.domain import idling, ids, job_spec, lengths, outcomes, placement, reasons
 from cotenant.controller.domain.capabilities import Capabilities
-from cotenant.controller.domain.idling import IdleSpell
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job_spec import LaunchKind
-from cotenant.controller.domain.lengths import GUESS
-from cotenant.controller.domain.outcomes import ExitVerdict
-from cotenant.controller.domain.placement import CheckpointRecord
-from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve
 
 SHORTEST_S: Final = 300.0
@@ -82,17 +76,17 @@ class SeenLength(msgspec.Struct, frozen=True, kw_only=True):
 class CurrentAttempt(msgspec.Struct, kw_only=True):
     """The attempt of a job that is on devices, or was the last one there. A new attempt is a new value."""
 
-    number: AttemptNo = AttemptNo(0)
+    number: ids.AttemptNo = ids.AttemptNo(0)
     """0: the job has never had devices."""
     epoch: str = ""
     """Token of the epoch in which it was launched."""
-    hosts_left: tuple[HostId, ...] = ()
+    hosts_left: tuple[ids.HostId, ...] = ()
     """Hosts that have not yet said that all its processes are gone."""
-    started_hosts: tuple[HostId, ...] = ()
+    started_hosts: tuple[ids.HostId, ...] = ()
     """Hosts whose processes have been started."""
-    launched: LaunchKind = ""
+    launched: job_spec.LaunchKind = ""
     """How they were: warm if all were."""
-    capable: tuple[HostId, ...] = ()
+    capable: tuple[ids.HostId, ...] = ()
     """Hosts all of whose ranks have said that they can resume."""
     known_to_resume: bool = False
     """It was started from a checkpoint, and its hosts were told so."""
@@ -110,25 +104,25 @@ class CurrentAttempt(msgspec.Struct, kw_only=True):
     """How long it loaded before its first step; 0 before that, and where the first step is assumed."""
     after_preemption: bool = False
     """The attempt before it was preempted, so that its load is a cost of that."""
-    idle: IdleSpell | None = None
+    idle: idling.IdleSpell | None = None
     """None: it works, or nothing is to be done about it."""
     allowed_s: float | None = None
     """From its start to its time limit, where that was changed while it ran (infinite: taken away); None: it
     was not."""
     stop_cause: StopCause = ""
-    stop_reason: Reason | None = None
+    stop_reason: reasons.Reason | None = None
     sent_sigint: bool = False
     """It was sent SIGINT, and may still end by itself."""
     began_s: float = 0.0
     """When its first processes were started, as far as hosts have said; else when it was launched."""
-    verdict: ExitVerdict | None = None
+    verdict: outcomes.ExitVerdict | None = None
     """How it ended, as far as its hosts have said: the worst one counts."""
     late_s: float = 0.0
     """How long before the controller heard of it it had ended, while no controller ran."""
     exit_code: int | None = None
-    to_blame: tuple[HostId, ...] = ()
+    to_blame: tuple[ids.HostId, ...] = ()
     """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
-    host_faults: tuple[HostId, ...] = ()
+    host_faults: tuple[ids.HostId, ...] = ()
     """Those of them that say that they caused it."""
 
 
@@ -139,7 +133,7 @@ class JobProgress(msgspec.Struct, kw_only=True):
     """Last step seen."""
     total_steps: int | None = None
     """Optimizer steps in all, as far as could be seen of the script."""
-    checkpoints: tuple[CheckpointRecord, ...] = ()
+    checkpoints: tuple[placement.CheckpointRecord, ...] = ()
     resumable: bool = False
     went_otherwise: str = ""
     """How an attempt did not go on as it was left. Such a job is not preempted any more, and only its proven
@@ -153,7 +147,7 @@ class JobMeasurements(msgspec.Struct, kw_only=True):
 
     solo_step_s: float | None = None
     """Seconds per step alone at the whole batch."""
-    uncompared: dict[JobId, SharedPace] = {}
+    uncompared: dict[ids.JobId, SharedPace] = {}
     """By co-tenant: its pace while nobody knew `solo_step_s`; compared when it has run alone."""
     batch: SeenBatch = SeenBatch()
     """Rows of its batches."""
@@ -188,7 +182,7 @@ class JobEstimate(msgspec.Struct, kw_only=True):
     @property
     def is_guess(self) -> bool:
         """Whether `remaining_s` rests on nothing but what the job has had: then it may only order a queue."""
-        return self.source == GUESS
+        return self.source == lengths.GUESS
 
 
 class TimeSpent(msgspec.Struct, kw_only=True):

@@ -17,7 +17,7 @@ Recovery calls `fold` with the recorded decision: the same six steps, and no pol
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final, get_type_hints
 
@@ -30,7 +30,6 @@ from cotenant.controller.engine.events import claims, hosts, reports, requests
 from cotenant.controller.engine.explaining import Explaining
 from cotenant.controller.engine.foresight import find_foresight
 from cotenant.controller.engine.stages.admission import Admission
-from cotenant.controller.engine.stages.booking_room import NoDevices
 from cotenant.controller.engine.stages.bookings import BookingStage
 from cotenant.controller.engine.stages.budgets import BudgetStage
 from cotenant.controller.engine.stages.lateness import Lateness, SavedLateness
@@ -40,12 +39,10 @@ from cotenant.controller.engine.stages.priority_guard import KeepingForPriority
 from cotenant.controller.engine.stages.promise_room import SavedPromises
 from cotenant.controller.engine.stages.promises import Promises
 from cotenant.controller.engine.stages.stages import UNASKED, AdmissionStage, DecisionStage, SettlingStage
-from cotenant.controller.engine.state.bookings import OpenBooking
 from cotenant.controller.engine.state.current_policy import CurrentPolicy, MakePolicy
 from cotenant.controller.engine.state.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.state.ledger import Ledger, SavedLedger
-from cotenant.controller.knowledge import PairModel, PairTable, StoredProfile
-from cotenant.controller.planning import View
+from cotenant.controller.knowledge import PairModel, PairTable
 from cotenant.controller.policies.base import Parameters
 
 
@@ -88,26 +85,27 @@ class Engine:
         """When `AlarmRang` is due, or None."""
         self.current = CurrentPolicy(make_policy, self.config.policy.first)
         """The policy that decides now; to be read only."""
-        self._ledger = Ledger(self.current.policy.queue_key)
-        self._ledger.began_hour = self.config.began_hour
+        self.ledger = Ledger(self.current.policy.queue_key)
+        """The state of the cluster; to be read only."""
+        self.ledger.began_hour = self.config.began_hour
         if pairs is not None:
-            self._ledger.pairs = pairs
-            pairs.asked_for = self._ledger.phases.asked_for
-        self._ledger.pairs.sharing = self.config.sharing
-        self._ledger.pairs.share_max_of = {
+            self.ledger.pairs = pairs
+            pairs.asked_for = self.ledger.phases.asked_for
+        self.ledger.pairs.sharing = self.config.sharing
+        self.ledger.pairs.share_max_of = {
             name: each.share_max for name, each in self.config.organisations.items() if each.share_max
         }
-        self._ledger.pairs.foresight = (
+        self.ledger.pairs.foresight = (
             find_foresight(self.config.predictor) if foresight is None else foresight
         )
-        self._dispatch = Dispatch(self._ledger, self.config)
+        self._dispatch = Dispatch(self.ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
         self._lateness = Lateness(self._dispatch, self.config.policy.late_share)
         if self._lateness.share:
-            self._ledger.phases.entered = []
-        self._promises = Promises(self._dispatch, self.current)
-        self._bookings = BookingStage(self._dispatch, self.current, self._promises)
+            self.ledger.phases.entered = []
+        self.promises = Promises(self._dispatch, self.current)
+        self.bookings = BookingStage(self._dispatch, self.current, self.promises)
         self._budgets = BudgetStage(self._dispatch)
         self._committing = Committing(self._dispatch, self.current, self._admission)
         self._take_turns()
@@ -119,14 +117,14 @@ class Engine:
         late = (self._lateness,) if self._lateness.share else ()
         self._admits: tuple[AdmissionStage, ...] = (*self._admission.stages, *late)
         self._guards: tuple[DecisionStage, ...] = (
-            PartPlacing(self._ledger, self.current),
-            Lending(self._ledger, self.current),
-            KeepingForPriority(self._ledger, self.current),
-            self._promises,
-            self._bookings,
+            PartPlacing(self.ledger, self.current),
+            Lending(self.ledger, self.current),
+            KeepingForPriority(self.ledger, self.current),
+            self.promises,
+            self.bookings,
         )
         charges = () if fair_share is None else (fair_share,)
-        self._settles: tuple[SettlingStage, ...] = (*charges, self._budgets, self._promises, self._bookings)
+        self._settles: tuple[SettlingStage, ...] = (*charges, self._budgets, self.promises, self.bookings)
 
     # --- The one way in ----------------------------------------------------------------------------
 
@@ -136,14 +134,14 @@ class Engine:
         """What must be done now that `event` has happened; the decision is kept in `decision`. `recorded`:
         what was decided when the event was handled first; then no policy is asked."""
         self._take_in(event, now_s)
-        if self._ledger.phases.budgeted:
+        if self.ledger.phases.budgeted:
             self._budgets.settle()
         if self._admits:
             self._admit(event)
-        if self._ledger.bookings.saved.open:
-            self._bookings.attend()
+        if self.ledger.bookings.saved.open:
+            self.bookings.attend()
         decision = self._decide(event) if recorded is None else recorded
-        if self._ledger.phases.asked_for:
+        if self.ledger.phases.asked_for:
             decision = self._guard(event, decision, is_recorded=recorded is not None)
         self.decision = self._committing.commit(decision) if decision.actions else decision
         self._settle(event)
@@ -155,8 +153,8 @@ class Engine:
 
     def _take_in(self, event: ev.AnyEvent, now_s: float) -> None:
         """Takes step 1: the ledger changes by what has happened, and by nothing else."""
-        dispatch, jobs = self._dispatch, self._ledger.jobs
-        self._ledger.begin(now_s)
+        dispatch, jobs = self._dispatch, self.ledger.jobs
+        self.ledger.begin(now_s)
         dispatch.out, dispatch.vacated = [], []
         self._committing.refusals, self.forgotten = [], []
         if type(event) is ev.PolicyChanged:
@@ -164,11 +162,11 @@ class Engine:
             return
         HANDLERS[type(event)](dispatch, event)
         if type(event) is ev.JobArrived and event.spec.promised_s is not None and event.spec.job_id in jobs:
-            self._promises.accept(jobs[event.spec.job_id])
+            self.promises.accept(jobs[event.spec.job_id])
 
     def _admit(self, event: ev.AnyEvent) -> None:
         """Takes step 2: who may wait for devices, and in which order, before any policy is asked."""
-        phases = self._ledger.phases
+        phases = self.ledger.phases
         for stage in self._admits:
             assert phases.entered is not None, "a stage admits jobs whose changes nobody notes"
             stage.admit(event, phases.entered)
@@ -176,14 +174,14 @@ class Engine:
 
     def _decide(self, event: ev.AnyEvent) -> domain.Decision:
         """Takes step 3: the policy sees the ledger and changes nothing."""
-        return domain.NOTHING if type(event) in UNASKED else self.current.policy.decide(self._ledger, event)
+        return domain.NOTHING if type(event) in UNASKED else self.current.policy.decide(self.ledger, event)
 
     def _guard(self, event: ev.AnyEvent, decision: domain.Decision, *, is_recorded: bool) -> domain.Decision:
         """Takes step 4: what the policy wants goes through the stages. A recorded decision has been through
         them: those that remember see it again, and nothing of it changes."""
         if type(event) in UNASKED:
             return decision
-        asked_for = self._ledger.phases.asked_for
+        asked_for = self.ledger.phases.asked_for
         for stage in self._guards:
             if stage.serves not in asked_for:
                 continue
@@ -196,7 +194,7 @@ class Engine:
     def _settle(self, event: ev.AnyEvent) -> None:
         """Takes step 6, what follows: reserved jobs start, stages take in what was done, the policy
         learns."""
-        ledger, dispatch, current = self._ledger, self._dispatch, self.current
+        ledger, dispatch, current = self.ledger, self._dispatch, self.current
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
         for stage in self._settles:
@@ -212,7 +210,7 @@ class Engine:
 
     def _change_policy(self, name: str, parameters: Parameters) -> None:
         self.current.change(name, parameters)
-        self._ledger.queue.reorder(self.current.policy.queue_key)
+        self.ledger.queue.reorder(self.current.policy.queue_key)
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -222,58 +220,35 @@ class Engine:
         if self._dispatch.takes_turns:
             self._lateness.look_again()
         elif before:
-            for job in self._ledger.queue.jobs_in_order():
+            for job in self.ledger.queue.jobs_in_order():
                 self._dispatch.start_ageing(job)
 
     # --- Reading -----------------------------------------------------------------------------------
 
     @property
     def jobs(self) -> Mapping[domain.JobId, domain.Job]:
-        return self._ledger.jobs
-
-    @property
-    def ended_now(self) -> Sequence[domain.Job]:
-        """Jobs that the last event has ended."""
-        return self._ledger.phases.ended_now
+        return self.ledger.jobs
 
     @property
     def hosts(self) -> Mapping[domain.HostId, domain.Host]:
-        return self._ledger.hosts
+        return self.ledger.hosts
 
     @property
     def now_s(self) -> float:
-        return self._ledger.now_s
-
-    @property
-    def next_number(self) -> int:
-        """The number the next submitted job will get."""
-        return self._ledger.next_number
+        return self.ledger.now_s
 
     @property
     def arrived(self) -> int:
         """How many jobs have arrived in all, as far as this history knows."""
-        return self._ledger.next_number - 1 - self._ledger.numbers_skipped
-
-    @property
-    def epoch(self) -> domain.Epoch:
-        """The present epoch of the controller."""
-        return self._ledger.epoch
-
-    @property
-    def epochs_past(self) -> Sequence[domain.Past]:
-        """The epochs before the present one, oldest first."""
-        return self._ledger.epochs_past
-
-    def view(self) -> View:
-        return self._ledger
+        return self.ledger.next_number - 1 - self.ledger.numbers_skipped
 
     def classes(self) -> domain.ClassReport | None:
         """The policy's report on its classes and their quota; None: it has none."""
-        return self.current.classes(self._ledger)
+        return self.current.classes(self.ledger)
 
     def policy_state(self) -> dict[str, str]:
         """What the policy has learned, or where it stands, for people."""
-        return self.current.state_in_words(self._ledger)
+        return self.current.state_in_words(self.ledger)
 
     @property
     def promised_h(self) -> float | None:
@@ -286,72 +261,23 @@ class Engine:
         share = self._admission.fair_share
         if share is None or share.by != by:
             return None
-        return {name: share.usage(account, now_s) for name, account in self._ledger.accounts.items()}
-
-    @property
-    def promises(self) -> SavedPromises:
-        """The ends that were promised; to be read only."""
-        return self._promises.saved
-
-    @property
-    def policy_name(self) -> str:
-        """The policy in force."""
-        return self.current.name
-
-    @property
-    def policy_parameters(self) -> Parameters:
-        """The parameters of the policy, as they were given."""
-        return self.current.parameters
+        return {name: share.usage(account, now_s) for name, account in self.ledger.accounts.items()}
 
     @property
     def refusals(self) -> list[domain.Reason]:
         """Why actions of the last decision were not carried out."""
         return self._committing.refusals
 
-    def promise_for(self, specs: Sequence[domain.JobSpec], now_s: float) -> list[float] | domain.Reason:
-        """The times by when these jobs could be promised to end if they came now, or why nothing can be
-        promised."""
-        return self._promises.offer(specs, now_s)
-
-    @property
-    def bookings(self) -> Mapping[str, OpenBooking]:
-        """The reservations of users that are not over; to be read only."""
-        return self._ledger.bookings.open
-
-    @property
-    def next_booking(self) -> int:
-        """The number that the next reservation will get."""
-        return self._ledger.bookings.saved.next_number
-
-    def offer_booking(self, booking: domain.Booking, now_s: float) -> tuple[domain.DeviceId, ...] | NoDevices:
-        """The devices that a reservation would get if it were made now, or what could be had instead."""
-        return self._bookings.offer(booking, now_s)
-
-    @property
-    def pairs(self) -> PairTable:
-        """Observations of pairs of kinds that shared; to be read only."""
-        return self._ledger.pairs
-
-    @property
-    def known_profiles(self) -> Mapping[str, StoredProfile]:
-        """Profiles kept for jobs to come, by key."""
-        return self._ledger.profiles.known
-
-    @property
-    def run_times(self) -> Mapping[str, Sequence[float]]:
-        """Seconds that the last runs trained, by each key of their families; to be read only."""
-        return self._ledger.estimates.by_command
-
     def loads_seen(self) -> list[float]:
         """Seconds from launch to first step, of the last jobs that loaded here."""
-        estimates = self._ledger.estimates
+        estimates = self.ledger.estimates
         return [*estimates.loads.get("", ()), *estimates.warm_loads.get("", ())]
 
     def tenants(self, device_id: domain.DeviceId) -> tuple[domain.JobId, ...]:
-        return tuple(self._ledger.holdings.tenants(device_id))
+        return tuple(self.ledger.holdings.tenants(device_id))
 
     def partners(self, job_id: domain.JobId) -> tuple[domain.JobId, ...]:
-        return self._ledger.holdings.partners(self.jobs[job_id])
+        return self.ledger.holdings.partners(self.jobs[job_id])
 
     def explain(self, job_id: domain.JobId, now_s: float) -> list[domain.Reason]:
         """Why the job is where it is: for a queued one what would have to change, first things first."""
@@ -364,7 +290,7 @@ class Engine:
 
     def explaining(self, now_s: float) -> Explaining:
         """Explains jobs as of one moment."""
-        return Explaining(self._ledger.as_of(now_s), self.current, self._admission, self._lateness)
+        return Explaining(self.ledger.as_of(now_s), self.current, self._admission, self._lateness)
 
     # --- Saving ------------------------------------------------------------------------------------
 
@@ -374,12 +300,12 @@ class Engine:
         return Snapshot(
             version=SNAPSHOT_VERSION,
             now_s=self.now_s,
-            ledger=self._ledger.save(),
+            ledger=self.ledger.save(),
             alarms=sorted(self._dispatch.alarms),
-            policy_name=self.policy_name,
-            policy_parameters=self.policy_parameters,
+            policy_name=self.current.name,
+            policy_parameters=self.current.parameters,
             policy_state=self.current.policy.save(),
-            promises=self._promises.saved,
+            promises=self.promises.saved,
             lateness=self._lateness.save(),
         )
 
@@ -387,8 +313,8 @@ class Engine:
         """Takes over a snapshot; this engine must be new."""
         self._change_policy(snapshot.policy_name, snapshot.policy_parameters)
         self.current.policy.load(snapshot.policy_state)
-        self._ledger.load(snapshot.ledger, snapshot.now_s)
-        self._promises.restore(snapshot.promises)
+        self.ledger.load(snapshot.ledger, snapshot.now_s)
+        self.promises.restore(snapshot.promises)
         self._lateness.restore(snapshot.lateness)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
@@ -396,11 +322,11 @@ class Engine:
         self._admission.restore()
         self._line_up()
         if snapshot.lateness.jobs and not self._lateness.share and self.current.traits.orders_by_size:
-            for job in self._ledger.queue.jobs_in_order():  # Late jobs are marked no more.
+            for job in self.ledger.queue.jobs_in_order():  # Late jobs are marked no more.
                 self._dispatch.start_ageing(job)
             self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         if self._validate:
-            self._ledger.check()
+            self.ledger.check()
 
 
 def _handlers(*modules: ModuleType) -> dict[type, Callable[[Dispatch, Any], None]]:

@@ -53,8 +53,8 @@ class SavedEtas(msgspec.Struct, kw_only=True):
 
 def policy_label(engine: Engine) -> str:
     """The policy in force, with its parameters."""
-    given = ",".join(f"{key}={value}" for key, value in sorted(engine.policy_parameters.items()))
-    return f"{engine.policy_name}:{given}" if given else engine.policy_name
+    given = ",".join(f"{key}={value}" for key, value in sorted(engine.current.parameters.items()))
+    return f"{engine.current.name}:{given}" if given else engine.current.name
 
 
 class EtaBook:

@@ -328,7 +328,7 @@ class History:
             theirs = self._open.get(other_id)
             if theirs is not None:
                 theirs.co_tenants = attempt_records.add_if_missing(theirs.co_tenants, job_id)
-            xi = engine.view().pairs.interference(engine.jobs[job_id], engine.jobs[other_id])
+            xi = engine.ledger.pairs.interference(engine.jobs[job_id], engine.jobs[other_id])
             expect(
                 mine,
                 attempt_account.Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)),
@@ -469,7 +469,7 @@ def piece_now(
     others = {} if job.attempt.idle is not None else others  # Who is idle does not train beside anybody.
     working = (o for o in others.values() if o.phase is domain.Phase.RUNNING and o.attempt.idle is None)
     training = sorted(working, key=lambda o: o.number)
-    slowest = max((engine.view().pairs.interference(job, other).first for other in training), default=1.0)
+    slowest = max((engine.ledger.pairs.interference(job, other).first for other in training), default=1.0)
     return attempt_account.HeldSpan(
         doing=doing,
         from_s=now_s,

@@ -8,9 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId
-from cotenant.controller.history import attempt_records
-from cotenant.controller.history.accounts import energy_by, held_by, idle_by, together
-from cotenant.controller.history.interruptions import Interrupted, interruptions_of
+from cotenant.controller.history import accounts, attempt_records, interruptions
 from cotenant.controller.knowledge import kind_of
 
 By = Literal["user", "kind", "organisation"]
@@ -55,15 +53,15 @@ def use_of(
     now_s: float,
 ) -> Use:
     """What a job used since `since_s`."""
-    interrupted: dict[attempt_records.EndCause, Interrupted] = {}
-    interruptions_of(job, attempts, since_s, interrupted)
-    energy = energy_by(attempts, since_s, now_s)
+    interrupted: dict[attempt_records.EndCause, interruptions.Interrupted] = {}
+    interruptions.interruptions_of(job, attempts, since_s, interrupted)
+    energy = accounts.energy_by(attempts, since_s, now_s)
     return Use(
         jobs=1,
         attempts=sum(each.ended_s is None or each.ended_s >= since_s for each in attempts),
-        held_device_s=held_by(attempts, since_s, now_s),
-        shared_device_s=sum(row.device_s for row in together(jobs, job, attempts, since_s)),
-        idle_device_s=idle_by(attempts, since_s, now_s),
+        held_device_s=accounts.held_by(attempts, since_s, now_s),
+        shared_device_s=sum(row.device_s for row in accounts.together(jobs, job, attempts, since_s)),
+        idle_device_s=accounts.idle_by(attempts, since_s, now_s),
         lost_device_s=sum(each.cost_device_s for each in interrupted.values()),
         wait_s=waited_s(job, attempts, since_s, now_s),
         energy_kwh=energy.kwh,

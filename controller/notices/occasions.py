@@ -77,7 +77,7 @@ def occasions(event: ev.AnyEvent, state: RecoveredState) -> Iterator[Occasion]:
     if rule := BY_EVENT.get(type(event)):
         yield from rule(event, state)
     history = state.history
-    for job in state.engine.ended_now:
+    for job in state.engine.ledger.phases.ended_now:
         attempt = history.newest(job.job_id)
         yield Occasion("fail" if job.phase is domain.Phase.FAILED else "end", job, attempt)
     for job, closed in history.closed:

@@ -26,7 +26,7 @@ class OwnerRequests:
 
     def tell(self, request_id: int, request: wire.TellOwner, who: Identity) -> wire.NoticeReply:
         """Tells the owner of the first process on the device. Raises Denied: nobody is to be told."""
-        device = self._core.state.engine.view().devices.get(request.device_id)
+        device = self._core.state.engine.ledger.devices.get(request.device_id)
         if device is None:
             raise Denied("not-found", f"no device {request.device_id}", "`cotenant nodes` lists them")
         found = _OWNER.match(device.note)

@@ -16,11 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from cotenant.controller.domain import WAITING, JobId
-from cotenant.controller.python import submitting
-from cotenant.controller.python.connection import watch
-from cotenant.controller.python.errors import JobCancelled
-from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.submitting import options_of
+from cotenant.controller.python import connection, errors, handle, submitting
 from cotenant.controller.wire import clients as wire
 
 T = TypeVar("T")
@@ -29,7 +25,7 @@ T = TypeVar("T")
 class JobFuture(Future[T]):
     """The future of one call; `job` has what futures do not know."""
 
-    def __init__(self, job: JobHandle[T]) -> None:
+    def __init__(self, job: handle.JobHandle[T]) -> None:
         super().__init__()
         self.job = job
         self._asking = threading.Lock()
@@ -57,7 +53,7 @@ class JobFuture(Future[T]):
                 if isinstance(end, Exception):
                     raise end
                 value = self.job.saw_end(end).outcome_of(end)
-            except JobCancelled:
+            except errors.JobCancelled:
                 super().cancel()
                 self.set_running_or_notify_cancel()
             except Exception as error:  # noqa: BLE001  # Whatever the function raised.
@@ -82,7 +78,7 @@ class JobExecutor(Executor):
 
         Raises BadCall: an option is wrong.
         """
-        options_of(options)
+        submitting.options_of(options)
         self._options = options
         self._places: dict[str, Any] = {"folder": folder, "endpoint": endpoint}
         self._endpoint = endpoint
@@ -148,9 +144,9 @@ class JobExecutor(Executor):
         if self._is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    def _future_of(self, job: JobHandle[T]) -> JobFuture[T]:
+    def _future_of(self, job: handle.JobHandle[T]) -> JobFuture[T]:
         future = JobFuture(job)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
-        watch(self._endpoint).tell(JobId(job.id), future.settle)
+        connection.watch(self._endpoint).tell(JobId(job.id), future.settle)
         return future

@@ -17,22 +17,20 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
-from cotenant.controller.client.asking import loaded_settings
+from cotenant.controller.client import asking
 from cotenant.controller.client.submitter import own_submitter
 from cotenant.controller.domain import Dependency, JobId
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.problem import suggestion
-from cotenant.controller.python.connection import translate_problems
+from cotenant.controller.python import connection, folders
 from cotenant.controller.python.errors import BadCall
-from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.handle import JobHandle
 from cotenant.controller.python.keywords import asked_for, check_function, typed_text
 from cotenant.controller.python.packing import PackedCalls, discard, pack_calls
 from cotenant.controller.python.results import home
 from cotenant.controller.python.sending import JobDraft, is_keyed, submit_drafts
-from cotenant.controller.submission.build import Submission, submission
+from cotenant.controller.submission import build, starts
 from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
-from cotenant.controller.submission.starts import Start
 
 T = TypeVar("T")
 Results = Literal["first", "all"]
@@ -202,7 +200,7 @@ class JobsAmong:
         self._of: dict[int, dict[str, JobHandle[Any]]] = defaultdict(dict)
         """By the call's number and the job's."""
 
-    def reference_of(self, at: int, value: Any) -> ResultReference | None:
+    def reference_of(self, at: int, value: Any) -> folders.ResultReference | None:
         """Notes a job among a call's arguments and returns the reference to its result. Raises BadCall: the
         job is another controller's."""
         if not isinstance(value, JobHandle):
@@ -232,17 +230,17 @@ def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any],
 
 
 def _submission(
-    words: list[str], options: Options, endpoint: str | None, start: Start | None = None
-) -> Submission:
-    with translate_problems():
-        where = own_submitter(loaded_settings(endpoint).settings, Path.cwd())
+    words: list[str], options: Options, endpoint: str | None, start: starts.Start | None = None
+) -> build.Submission:
+    with connection.translate_problems():
+        where = own_submitter(asking.loaded_settings(endpoint).settings, Path.cwd())
     try:
-        return submission(words, options, where, command_only=True, start=start)
+        return build.submission(words, options, where, command_only=True, start=start)
     except BadSubmission as error:
         raise _bad_call(error) from None
 
 
-def _draft(made: Submission, job: JobHandle[Any], waits_for: tuple[JobHandle[Any], ...]) -> JobDraft:
+def _draft(made: build.Submission, job: JobHandle[Any], waits_for: tuple[JobHandle[Any], ...]) -> JobDraft:
     return JobDraft(made.request.specs[0], made.request.secrets, made.notes, job, waits_for)
 
 
@@ -261,7 +259,7 @@ def _drafts_of(
         discard(calls.folder)
         raise BadCall(f'results= must be "first" or "all", got {results!r}')
     try:
-        start = Start(mode="worker") if each_rank else calls.start
+        start = starts.Start(mode="worker") if each_rank else calls.start
         made = _submission(list(calls.argv(0, each_rank)), options, endpoint, start)
     except BaseException:
         discard(calls.folder)
@@ -282,7 +280,7 @@ def _drafts_of(
         )
         spec = msgspec.structs.replace(first, job_id=JobId(f"new-{at}"), launch=launch, after=after)
         job: JobHandle[Any] = JobHandle(
-            endpoint=endpoint, name=name, place=CallPlace(calls.folder / str(at), each_rank)
+            endpoint=endpoint, name=name, place=folders.CallPlace(calls.folder / str(at), each_rank)
         )
         pending = (*waits_for, *(each for each in waited if each.placeholder))
         drafts.append(JobDraft(spec, made.request.secrets, made.notes, job, pending))

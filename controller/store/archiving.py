@@ -15,15 +15,7 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from cotenant.controller.store.archive import (
-    ARCHIVED,
-    UNFINISHED,
-    Archive,
-    ArchivedEntry,
-    list_archives,
-    read_archive,
-    write_archive,
-)
+from cotenant.controller.store import archive
 from cotenant.controller.store.database import Database, JournalError, StorageError, file_error
 from cotenant.controller.store.journal import JournalReader
 from cotenant.controller.store.schema import PUT_META
@@ -47,7 +39,7 @@ class Archivable(Protocol):
     def last_to_leave(self) -> int:
         """The last entry that no start needs; 0: there is none."""
 
-    def kept_entries(self, after: int) -> Iterator[ArchivedEntry]:
+    def kept_entries(self, after: int) -> Iterator[archive.ArchivedEntry]:
         """Its own entries above a number, in order; none of archives. Raises JournalDamaged."""
 
     def drop_entries(self, through_seq: int) -> None:
@@ -57,10 +49,10 @@ class Archivable(Protocol):
 class StoredJournal:
     """A journal in its database. A controller may be writing to it."""
 
-    def __init__(self, database: Database, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, storage: Database, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
         """`folder`: where its files are. Raises JournalError."""
-        self._database, self._folder, self._sleep = database, folder, sleep
-        self._reader = JournalReader(database.open_reading(), database.place)
+        self._database, self._folder, self._sleep = storage, folder, sleep
+        self._reader = JournalReader(storage.open_reading(), storage.place)
         self.name = self._reader.name
 
     def first_seq(self) -> int:
@@ -72,12 +64,12 @@ class StoredJournal:
         oldest = min((seq for seq, _ in self._reader.snapshots()), default=0)
         return max(0, min(oldest, self._reader.last()[0] - 1))
 
-    def kept_entries(self, after: int) -> Iterator[ArchivedEntry]:
+    def kept_entries(self, after: int) -> Iterator[archive.ArchivedEntry]:
         return self._reader.kept_entries(after)
 
     def drop_entries(self, through_seq: int) -> None:
         """Whoever else writes gets as much time as this takes."""
-        self._database.maintain(PUT_META, (ARCHIVED, f"{through_seq} {self._folder.resolve()}"))
+        self._database.maintain(PUT_META, (archive.ARCHIVED, f"{through_seq} {self._folder.resolve()}"))
         sql = "DELETE FROM entries WHERE seq <= ? AND seq < (SELECT min(seq) FROM entries) + ?"
         began_s = time.monotonic()
         while self._database.maintain(sql, (through_seq, PORTION)):
@@ -92,12 +84,12 @@ class StoredJournal:
 class Archived(NamedTuple):
     """What a run has done."""
 
-    files: list[Archive]
+    files: list[archive.Archive]
     is_freed: bool
     """The space was given back; else new entries use it, and the journal does not get smaller."""
 
 
-def archive_journal(database: Database, folder: Path, before_wall_s: float) -> Archived:
+def archive_journal(storage: Database, folder: Path, before_wall_s: float) -> Archived:
     """Moves entries that were written before a time into files in a folder, and frees their space.
 
     Raises:
@@ -106,13 +98,13 @@ def archive_journal(database: Database, folder: Path, before_wall_s: float) -> A
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(folder), closing(StoredJournal(database, folder)) as journal:
+        with _locked(folder), closing(StoredJournal(storage, folder)) as journal:
             files = archive_entries(journal, folder, before_wall_s)
-        return Archived(files, database.free_space())
+        return Archived(files, storage.free_space())
     except OSError as error:
         raise file_error(error) from None
     except StorageError as error:
-        raise JournalError(f"{database.place}: {error}; nothing is lost, run it again") from None
+        raise JournalError(f"{storage.place}: {error}; nothing is lost, run it again") from None
 
 
 @contextmanager
@@ -127,41 +119,41 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def archive_entries(journal: Archivable, folder: Path, before_wall_s: float) -> list[Archive]:
+def archive_entries(journal: Archivable, folder: Path, before_wall_s: float) -> list[archive.Archive]:
     """Moves entries that were written before a time into files, one per period; returns the new files.
     Entries that an earlier run wrote and did not delete from the journal are deleted now.
 
     Raises:
         JournalError: a file is damaged, or holds other entries than the journal.
     """
-    (folder / UNFINISHED).unlink(missing_ok=True)
-    for archive in list_archives(folder):
-        _drop(journal, archive)
+    (folder / archive.UNFINISHED).unlink(missing_ok=True)
+    for file in archive.list_archives(folder):
+        _drop(journal, file)
     limit = journal.last_to_leave()
     old = takewhile(
         lambda entry: entry.seq <= limit and entry.wall_s < before_wall_s,
         journal.kept_entries(journal.first_seq() - 1),
     )
     written = [
-        write_archive(folder, journal.name, entries)
+        archive.write_archive(folder, journal.name, entries)
         for _, entries in groupby(old, key=lambda entry: entry.wall_s // PERIOD_S)
     ]
-    for archive in written:
-        _drop(journal, archive)
+    for file in written:
+        _drop(journal, file)
     return written
 
 
-def _drop(journal: Archivable, archive: Archive) -> None:
+def _drop(journal: Archivable, file: archive.Archive) -> None:
     """Deletes from the journal what a file holds, once both were compared."""
     first_seq = journal.first_seq()
-    if not first_seq or archive.last_seq < first_seq or archive.first_seq > journal.last_to_leave():
+    if not first_seq or file.last_seq < first_seq or file.first_seq > journal.last_to_leave():
         return
-    after = max(first_seq, archive.first_seq) - 1
+    after = max(first_seq, file.first_seq) - 1
     kept = journal.kept_entries(after)
-    for entry in read_archive(archive, journal.name, after=after):
+    for entry in archive.read_archive(file, journal.name, after=after):
         if entry != next(kept, None):
             raise JournalError(
-                f"{archive.path} holds another entry {entry.seq} than the journal: it is of a past that was "
+                f"{file.path} holds another entry {entry.seq} than the journal: it is of a past that was "
                 "restored over; move it away. Nothing was changed"
             )
-    journal.drop_entries(min(archive.last_seq, journal.last_to_leave()))
+    journal.drop_entries(min(file.last_seq, journal.last_to_leave()))

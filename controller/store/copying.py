@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
-from cotenant.controller.store import database
-from cotenant.controller.store.journal import JournalReader
+from cotenant.controller.store import database, journal, sqlite
 from cotenant.controller.store.schema import COPYING, NOTICE, PUT_META, TABLES, JournalTable
-from cotenant.controller.store.sqlite import SqliteDatabase
 from cotenant.controller.system.secrets import SecretFiles
 
 ROWS: Final = 2_000
@@ -41,7 +39,7 @@ def copy_journal(
             closing(target.open_writing()) as writing,
             closing(target.open_reading()) as there,
         ):
-            name = JournalReader(reading, source.place).name
+            name = journal.JournalReader(reading, source.place).name
             _check_target(there, target.place, name)
             writing.commit([(PUT_META, (COPYING, name))])
             for table in TABLES:
@@ -76,12 +74,12 @@ def _copy_secrets(
     writing: database.WritingConnection,
 ) -> None:
     """Secrets of open jobs lie in a folder beside a file, and in a table beside the tables."""
-    if isinstance(source, SqliteDatabase):
+    if isinstance(source, sqlite.SqliteDatabase):
         files = SecretFiles(source.path.parent / "secrets")
         found = {stem: files.get(stem) for stem in files.stems()}
     else:
         found = dict(reading.rows("SELECT stem, data FROM secrets"))
-    if isinstance(target, SqliteDatabase):
+    if isinstance(target, sqlite.SqliteDatabase):
         files = SecretFiles(target.path.parent / "secrets")
         for stem, data in found.items():
             files.put(stem, data, ())

@@ -20,12 +20,9 @@ import msgspec
 from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
+from cotenant.controller.store import committing, database, reading, recovery
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
-from cotenant.controller.store.committing import Decided, Effect
-from cotenant.controller.store.database import JournalError, LeaderReplaced, StorageError, StorageLost
 from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.reading import ReadingCore
-from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics import Histogram
@@ -61,7 +58,7 @@ class PendingAnswer(NamedTuple):
     unknown: Callable[[], None] | None
 
 
-class Core(ReadingCore):
+class Core(reading.ReadingCore):
     """State, journal and clock, and the order in which they are used. One thread only."""
 
     journal: Journal
@@ -80,7 +77,7 @@ class Core(ReadingCore):
         snapshot_every: int = 20_000,
         clock: Callable[[float], Clock] = Clock,
         token: Callable[[], str] = _new_token,
-        follow: Callable[[EngineConfig], RecoveredState] | None = None,
+        follow: Callable[[EngineConfig], recovery.RecoveredState] | None = None,
     ) -> None:
         """Recover, and begin a new run, in a new epoch. `follow`: gives the state after the last entry to one
         who has followed; None: it is read from the journal.
@@ -89,7 +86,7 @@ class Core(ReadingCore):
             JournalDamaged: see `recover`.
         """
         self._snapshot_seq = next((seq for seq, _ in journal.snapshots()), 0)
-        state = follow(config) if follow else recover(journal, make_policy, config)
+        state = follow(config) if follow else recovery.recover(journal, make_policy, config)
         self.recovered_entries = journal.last_seq - self._snapshot_seq
         super().__init__(journal, state, clock(journal.begin_run(pack(config), package, wall_s, up)))
         self.decisions = Histogram(DECISION_BOUNDS_S)
@@ -106,8 +103,8 @@ class Core(ReadingCore):
         self._snapshot_every = snapshot_every
         self.began_wall_s = wall_s
         """When this run began, by the wall clock."""
-        self._then: list[Effect] = []
-        self._decided: list[Decided] = []
+        self._then: list[committing.Effect] = []
+        self._decided: list[committing.Decided] = []
         self._promises: dict[int, PendingAnswer] = {}
         self._promise_count = 0
         self._is_unread = False
@@ -125,7 +122,7 @@ class Core(ReadingCore):
     def begin_epoch(self, above: int = 0, *, restored: bool = False, hold_s: float = 0.0) -> None:
         """Decisions from now on belong to a history that nobody else can have. As with every event, it is on
         disk before anything is sent."""
-        number = max(self.state.engine.epoch.number, above) + 1
+        number = max(self.state.engine.ledger.epoch.number, above) + 1
         epoch = Epoch(number=number, token=self._token())
         self._own_epochs.add(epoch.token)
         self.happen(ev.EpochBegan(epoch=epoch, after=self.journal.last_seq, restored=restored, hold_s=hold_s))
@@ -150,11 +147,11 @@ class Core(ReadingCore):
             raise Poisoned(f"{type(event).__name__}: {type(error).__name__}: {error}") from error
         self.decisions.observe(time.perf_counter() - began_s)
         decision = pack(self.state.engine.decision)
-        self.journal.append(now_s, self.clock.wall(), pack(event), decision, digest(commands))
+        self.journal.append(now_s, self.clock.wall(), pack(event), decision, recovery.digest(commands))
         self._keep_forgotten()
         self.counters["events"] += 1
         self.counters["commands"] += len(commands)
-        decided = Decided(event, commands)
+        decided = committing.Decided(event, commands)
         self._then.append(decided)
         self._decided.append(decided)
         if self.keep_beside is not None:
@@ -172,7 +169,7 @@ class Core(ReadingCore):
     def _is_kept(self, job_id: JobId) -> None:
         self._on_their_way.pop(job_id, None)
 
-    def take_decided(self) -> list[Decided]:
+    def take_decided(self) -> list[committing.Decided]:
         """What happened since the last call; not durable yet, so good only for marking what to do next."""
         decided, self._decided = self._decided, []
         return decided
@@ -203,7 +200,7 @@ class Core(ReadingCore):
         """Whether anything happened, or has to follow, since the last `seal`."""
         return bool(self._then or self._decided) or self.journal.has_open_group
 
-    def seal(self) -> list[Effect]:
+    def seal(self) -> list[committing.Effect]:
         """End of one message: commit its consequences together. Returns what may follow at once."""
         then, self._then = self._then, []
         if self.journal.is_settled:
@@ -235,7 +232,7 @@ class Core(ReadingCore):
     def preview(self, event: ev.AnyEvent) -> Decision:
         """What would be decided if this happened now, in a copy of the state: nothing is changed. Costs as
         much as a snapshot and a start from it."""
-        copy = RecoveredState(Engine(self._make_policy, self._config))
+        copy = recovery.RecoveredState(Engine(self._make_policy, self._config))
         copy.load(self.state.save())
         copy.handle(event, self.clock.now_s())
         return copy.engine.decision
@@ -247,23 +244,23 @@ class Core(ReadingCore):
         """The database was lost, and the state holds what it may never have kept: nobody may see that."""
         return self._is_unread and self.journal.is_ahead
 
-    def commit_failed(self, error: StorageError) -> list[Effect]:
+    def commit_failed(self, error: database.StorageError) -> list[committing.Effect]:
         """The disk is full or broken: go back to what is on it, and decide nothing until it works. Returns
         the messages to send now in place of what was promised: none while nobody can say what was kept.
 
         Raises:
             Fatal: what is on it cannot be read, or another controller leads.
         """
-        if isinstance(error, LeaderReplaced):
+        if isinstance(error, database.LeaderReplaced):
             raise Fatal(f"{error}: it decides, this one may not")
         self.stuck = f"the journal {self.journal.place} cannot be written: {error}"
         self.counters["failed_commits"] += 1
-        if isinstance(error, StorageLost):
+        if isinstance(error, database.StorageLost):
             self._is_unread = True
             return []
         try:
             self._rebuild()
-        except StorageLost:
+        except database.StorageLost:
             self._is_unread = True
             return []
         promises, self._promises = self._promises, {}
@@ -282,14 +279,14 @@ class Core(ReadingCore):
             if self._is_unread:
                 try:
                     self._then += self._read_back()
-                except StorageLost:
+                except database.StorageLost:
                     return False
             self.stuck = ""
-            if self.state.engine.epoch.token not in self._own_epochs:  # Its beginning was what failed.
+            if self.state.engine.ledger.epoch.token not in self._own_epochs:  # Its beginning was what failed.
                 self.begin_epoch()
         return not self.stuck
 
-    def _read_back(self) -> list[Effect]:
+    def _read_back(self) -> list[committing.Effect]:
         """Goes back to what is durable; returns what is said now of all that was promised."""
         self._rebuild()
         self._is_unread = False
@@ -304,7 +301,7 @@ class Core(ReadingCore):
             raise Fatal(f"{QUARANTINED_MAX} events broke the engine; the last:\n{story}")
         try:
             self._rebuild()
-        except StorageLost as lost:
+        except database.StorageLost as lost:
             self.stuck = f"the journal {self.journal.place} cannot be read: {lost}"
             self._is_unread = True
             return
@@ -316,10 +313,10 @@ class Core(ReadingCore):
             self.journal.rewind()
             self._then, self._decided = [], []
             self._on_their_way.clear()
-            self.state = recover(self.journal, self._make_policy, self._config)
-        except StorageLost:
+            self.state = recovery.recover(self.journal, self._make_policy, self._config)
+        except database.StorageLost:
             raise
-        except (JournalError, StorageError) as error:
+        except (database.JournalError, database.StorageError) as error:
             raise Fatal(f"the state cannot be read back: {error}") from error
         self._snapshot_seq = min(self._snapshot_seq, self.journal.last_seq)
         self.rebuilds += 1

@@ -21,24 +21,9 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import HostId, Job, JobId, array_of
-from cotenant.controller.store.archive import (
-    ARCHIVED,
-    ArchivedEntry,
-    find_archive,
-    read_archive,
-)
+from cotenant.controller.store import archive, database
 from cotenant.controller.store.clock import UNKNOWN, Uptime
 from cotenant.controller.store.committing import CommitGroup, Effect, Writer, let_follow
-from cotenant.controller.store.database import (
-    Database,
-    JournalError,
-    ReadingConnection,
-    StorageError,
-    StorageLost,
-    WritingConnection,
-    checksum,
-    damage_error,
-)
 from cotenant.controller.store.schema import COPYING, NOTICE, PUT_META
 from cotenant.controller.store.sqlite import SqliteDatabase
 
@@ -75,7 +60,7 @@ def place_of(text: str) -> Path | str:
     return text if text.startswith(("postgresql://", "postgres://")) else Path(text).expanduser()
 
 
-def open_database(where: Path | str, *, endpoint: str = "") -> Database:
+def open_database(where: Path | str, *, endpoint: str = "") -> database.Database:
     """The database at `postgresql://...`, or the file in a folder of this machine. `endpoint`: where the
     controller that opens it is asked.
 
@@ -92,7 +77,7 @@ def open_database(where: Path | str, *, endpoint: str = "") -> Database:
 class JournalReader:
     """What a journal holds, read through one connection. A controller may be writing to it."""
 
-    def __init__(self, reading: ReadingConnection, place: str) -> None:
+    def __init__(self, reading: database.ReadingConnection, place: str) -> None:
         self.reading = reading
         self.place = place
         self.name: str = self.meta("name")
@@ -140,13 +125,15 @@ class JournalReader:
             StorageLost: the database cannot be reached.
         """
         for seq, now_s, wall_s, event, decision, commands, crc in islice(self._every_row(after), limit):
-            if crc != checksum(now_s, event, decision, commands):
-                raise damage_error(self.place, f"entry {seq} was changed on disk: its checksum is wrong")
+            if crc != database.checksum(now_s, event, decision, commands):
+                raise database.damage_error(
+                    self.place, f"entry {seq} was changed on disk: its checksum is wrong"
+                )
             yield Entry(
                 seq=seq, now_s=now_s, wall_s=wall_s, event=event, decision=decision, commands=commands
             )
 
-    def _every_row(self, after: int) -> Iterator[ArchivedEntry]:
+    def _every_row(self, after: int) -> Iterator[archive.ArchivedEntry]:
         """Rows of entries: those that have left for archives, then the journal's own."""
         while True:
             for row in self.kept_entries(after):
@@ -160,18 +147,18 @@ class JournalReader:
                 yield row
                 after = row.seq
 
-    def _archived(self, after: int) -> Iterator[ArchivedEntry]:
+    def _archived(self, after: int) -> Iterator[archive.ArchivedEntry]:
         """The entries behind a number that are in one file with the next of them."""
-        _, _, folder = self.meta(ARCHIVED).partition(" ")
+        _, _, folder = self.meta(archive.ARCHIVED).partition(" ")
         where = place_of(self.place)
         folders = [where.parent] if isinstance(where, Path) else []
-        archive = find_archive([*folders, Path(folder)] if folder else [], after + 1)
-        if archive is None:
+        older = archive.find_archive([*folders, Path(folder)] if folder else [], after + 1)
+        if older is None:
             hint = f": it was archived, and no file in {folder} has it" if folder else ""
-            raise damage_error(self.place, f"entry {after + 1} is missing{hint}")
-        return read_archive(archive, self.name, after=after)
+            raise database.damage_error(self.place, f"entry {after + 1} is missing{hint}")
+        return archive.read_archive(older, self.name, after=after)
 
-    def kept_entries(self, after: int) -> Iterator[ArchivedEntry]:
+    def kept_entries(self, after: int) -> Iterator[archive.ArchivedEntry]:
         """The journal's own rows of entries in order.
 
         Raises:
@@ -183,11 +170,13 @@ class JournalReader:
         while count == READ_ROWS:
             try:
                 rows = self.reading.rows(sql, (after, READ_ROWS))
-            except StorageLost:
+            except database.StorageLost:
                 raise
-            except StorageError as error:
-                raise damage_error(self.place, f"entry {after + 1} or one after it: {error}") from None
-            yield from map(ArchivedEntry._make, rows)
+            except database.StorageError as error:
+                raise database.damage_error(
+                    self.place, f"entry {after + 1} or one after it: {error}"
+                ) from None
+            yield from map(archive.ArchivedEntry._make, rows)
             count = len(rows)
             after = rows[-1][0] if rows else after
 
@@ -196,10 +185,10 @@ class JournalReader:
         and the entries give the same state."""
         try:
             rows = self.reading.rows("SELECT seq, data, crc FROM snapshots ORDER BY seq DESC")
-        except StorageLost:
+        except database.StorageLost:
             raise
-        except StorageError as error:
-            raise damage_error(self.place, f"snapshots: {error}") from None
+        except database.StorageError as error:
+            raise database.damage_error(self.place, f"snapshots: {error}") from None
         for seq, data, crc in rows:
             if zlib.crc32(data) == crc:
                 yield seq, data
@@ -252,12 +241,12 @@ class Journal(JournalReader):
 
     def __init__(
         self,
-        database: Database | Path,
+        storage: database.Database | Path,
         *,
-        writing: WritingConnection | None = None,
+        writing: database.WritingConnection | None = None,
         commit_every_ms: float = 5.0,
         hand_over: Callable[[Sequence[Effect]], None] | None = None,
-        on_failure: Callable[[StorageError], None] | None = None,
+        on_failure: Callable[[database.StorageError], None] | None = None,
     ) -> None:
         """`database` may be the folder of a file. `writing`: a connection that leads already. `hand_over`
         receives what may happen after a commit, `on_failure` the error of one that failed; both are called
@@ -266,28 +255,28 @@ class Journal(JournalReader):
         Raises:
             JournalError: another controller writes to it, it is of another version, damaged or not there.
         """
-        self.database = SqliteDatabase(database) if isinstance(database, Path) else database
+        self.database = SqliteDatabase(storage) if isinstance(storage, Path) else storage
         writing = writing or self.database.open_writing()
         place = self.database.place
         try:
             reading = self.database.open_reading()
-        except JournalError:
+        except database.JournalError:
             writing.close()
             raise
         try:
             super().__init__(reading, place)
             if self.meta(COPYING):
-                raise JournalError(
+                raise database.JournalError(
                     f"{place} holds a part of a journal: finish with `cotenant controller copy`"
                 )
             self.last_seq, *times = self.last()
             self._reports = super().reports()
-        except (JournalError, StorageError) as error:
+        except (database.JournalError, database.StorageError) as error:
             reading.close()
             writing.close()
-            if isinstance(error, JournalError | StorageLost):
+            if isinstance(error, database.JournalError | database.StorageLost):
                 raise
-            raise damage_error(place, str(error)) from None
+            raise database.damage_error(place, str(error)) from None
         self._last_times = tuple(times)
         self._group = CommitGroup(epoch=0)
         self._epoch = 0
@@ -332,7 +321,7 @@ class Journal(JournalReader):
         self.last_seq += 1
         self._group.news += 1
         self._made += 1
-        crc = checksum(now_s, event, decision, commands)
+        crc = database.checksum(now_s, event, decision, commands)
         row = (self.last_seq, now_s, wall_s, event, decision, commands, crc)
         self._put("INSERT INTO entries VALUES(?,?,?,?,?,?,?)", row)
         return self.last_seq
@@ -515,5 +504,5 @@ def _say_all(effects: Sequence[Effect]) -> None:
     let_follow(effects, lambda decided: None)
 
 
-def _raise_later(error: StorageError) -> None:
+def _raise_later(error: database.StorageError) -> None:
     raise error

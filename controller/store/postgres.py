@@ -21,19 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final
 
-from cotenant.controller.store.database import (
-    JOURNAL_VERSION,
-    JournalError,
-    JournalMissing,
-    JournalUnreachable,
-    LeaderReplaced,
-    Room,
-    Statement,
-    StorageError,
-    StorageLost,
-    StoredRow,
-    check_version,
-)
+from cotenant.controller.store import database
 from cotenant.controller.store.leadership import HOLDERS, LEADER_LOCK, Leadership, read_leadership
 from cotenant.controller.store.schema import SCHEMA
 from cotenant.controller.system.endpoint import check_address
@@ -86,7 +74,7 @@ def _driver() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise JournalError("a journal in PostgreSQL needs psycopg: pip install '.[ha]'") from None
+        raise database.JournalError("a journal in PostgreSQL needs psycopg: pip install '.[ha]'") from None
     return psycopg
 
 
@@ -105,8 +93,8 @@ def _own_errors(lose: Callable[[], None], connection: Any) -> Iterator[None]:
         text = _in_one_line(error)
         if connection is None or connection.closed or connection.broken:
             lose()
-            raise StorageLost(text) from error
-        raise StorageError(text) from error
+            raise database.StorageLost(text) from error
+        raise database.StorageError(text) from error
 
 
 class PostgresReading:
@@ -118,11 +106,11 @@ class PostgresReading:
         self._connection: Any = None
         self.rows("SELECT 1")
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[StoredRow]:
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[database.StoredRow]:
         """Returns the rows that a query finds. Raises StorageError."""
         connection = self._open()
         with _own_errors(self.close, connection):
-            found: list[StoredRow] = connection.execute(_in_its_words(sql), values).fetchall()
+            found: list[database.StoredRow] = connection.execute(_in_its_words(sql), values).fetchall()
             return found
 
     def _open(self) -> Any:
@@ -145,9 +133,9 @@ class PostgresReading:
         """Reads a table whole; PostgreSQL names a broken page itself."""
         try:
             self.rows(f"SELECT sum(length(t::text)) FROM {table} t")
-        except StorageLost:
+        except database.StorageLost:
             raise
-        except StorageError as error:
+        except database.StorageError as error:
             return [str(error)]
         return []
 
@@ -162,8 +150,8 @@ class PostgresReading:
 class PostgresWriting:
     """The connection of the leader. It holds the lock, and every transaction of it checks the term."""
 
-    def __init__(self, database: PostgresDatabase, connection: Any, term: int) -> None:
-        self._database = database
+    def __init__(self, storage: PostgresDatabase, connection: Any, term: int) -> None:
+        self._database = storage
         self._connection: Any = connection
         self.term = term
         self._beat_s = self._size_s = 0.0
@@ -172,7 +160,7 @@ class PostgresWriting:
         """Measures what the journal takes."""
         self._measure()
 
-    def commit(self, statements: Sequence[Statement]) -> None:
+    def commit(self, statements: Sequence[database.Statement]) -> None:
         """Runs statements in one transaction, after the check that this controller still leads.
 
         Raises:
@@ -194,7 +182,7 @@ class PostgresWriting:
         if beats:
             self._beat_s = time.monotonic()
 
-    def _transact(self, connection: Any, statements: Sequence[Statement], beats: bool) -> None:
+    def _transact(self, connection: Any, statements: Sequence[database.Statement], beats: bool) -> None:
         """Two round trips: the fence is asked first, then all the rest goes out at once."""
         with connection.pipeline():
             connection.execute("BEGIN")
@@ -211,7 +199,7 @@ class PostgresWriting:
         """Refuses to go on once a later leader began; until this transaction ends none can begin."""
         found = connection.execute("SELECT term, endpoint, why FROM leader FOR SHARE").fetchone()
         if found is None or found[0] != self.term:
-            raise LeaderReplaced(_superseded(found))
+            raise database.LeaderReplaced(_superseded(found))
 
     def _open(self) -> Any:
         """The connection, made again if it was lost: the lock is taken again, unless someone else leads."""
@@ -223,16 +211,16 @@ class PostgresWriting:
         with _own_errors(self._lose, connection):
             found = connection.execute("SELECT term, endpoint, why FROM leader").fetchone()
             if found is None or found[0] != self.term:
-                raise LeaderReplaced(_superseded(found))
+                raise database.LeaderReplaced(_superseded(found))
             # The server may not have noticed yet that our last connection is gone.
             put_out = f"{_PUT_OUT} AND pid = (SELECT backend FROM leader)"
             connection.execute(_in_its_words(put_out), (LEADER_LOCK,))
             if not connection.execute("SELECT pg_try_advisory_lock(%s)", (LEADER_LOCK,)).fetchone()[0]:
                 self._lose()
-                raise StorageLost("the lock of the leader is not free yet")
+                raise database.StorageLost("the lock of the leader is not free yet")
             own = "UPDATE leader SET backend = pg_backend_pid() WHERE term = %s"
             if connection.execute(own, (self.term,)).rowcount != 1:
-                raise LeaderReplaced(_superseded(None))
+                raise database.LeaderReplaced(_superseded(None))
         return connection
 
     def provide(self) -> None:
@@ -282,7 +270,7 @@ class PostgresDatabase:
         try:
             self.place = check_address(address)
         except ValueError as error:
-            raise JournalError(f"controller.journal {error}") from None
+            raise database.JournalError(f"controller.journal {error}") from None
         self.endpoint = endpoint
         self.size_bytes: int | None = None
 
@@ -296,9 +284,9 @@ class PostgresDatabase:
             own["options"] = f"{given['options']} {_SESSION['options']}"
         return _driver().connect(self.place, autocommit=True, **own)
 
-    def _problem(self, error: Exception) -> JournalError:
-        lost = isinstance(error, StorageLost | _driver().OperationalError)
-        kind = JournalUnreachable if lost else JournalError
+    def _problem(self, error: Exception) -> database.JournalError:
+        lost = isinstance(error, database.StorageLost | _driver().OperationalError)
+        kind = database.JournalUnreachable if lost else database.JournalError
         return kind(f"{self.place}: {_in_one_line(error)}")
 
     # --- Opening -----------------------------------------------------------------------------------
@@ -311,21 +299,23 @@ class PostgresDatabase:
         """
         try:
             reading = PostgresReading(self.connect, is_still=is_still)
-        except StorageError as error:
+        except database.StorageError as error:
             raise self._problem(error) from None
         try:
             self._check(reading.rows)
-        except (JournalError, StorageError) as error:
+        except (database.JournalError, database.StorageError) as error:
             reading.close()
-            raise error if isinstance(error, JournalError) else self._problem(error) from None
+            raise error if isinstance(error, database.JournalError) else self._problem(error) from None
         return reading
 
-    def _check(self, rows: Callable[..., list[StoredRow]]) -> None:
+    def _check(self, rows: Callable[..., list[database.StoredRow]]) -> None:
         if not rows("SELECT 1 FROM pg_tables WHERE schemaname = ? AND tablename = 'meta'", (NAMESPACE,)):
-            raise JournalMissing(f"{self.place}: there is no journal: run `cotenant controller migrate`")
+            raise database.JournalMissing(
+                f"{self.place}: there is no journal: run `cotenant controller migrate`"
+            )
         ((version,),) = rows("SELECT value FROM meta WHERE key = 'version'")
         who = rows("SELECT package FROM runs ORDER BY first_seq DESC LIMIT 1")
-        check_version(int(version), who, self.place)
+        database.check_version(int(version), who, self.place)
 
     def open_writing(self) -> PostgresWriting:
         """Leads from now on, if nobody else does.
@@ -342,7 +332,7 @@ class PostgresDatabase:
         who = read_leadership(reading)
         reading.close()
         if found is None:
-            raise JournalError(
+            raise database.JournalError(
                 f"another controller leads, at {who.endpoint or 'an unknown endpoint'} on {who.host}: stop "
                 "it, or start this one with --standby"
             )
@@ -384,10 +374,10 @@ class PostgresDatabase:
         term: int = connection.execute(sql, row).fetchone()[0]
         return term
 
-    def room(self) -> Room:
+    def room(self) -> database.Room:
         """The size of the journal's tables as last measured; how full its disk is, PostgreSQL does not
         tell."""
-        return Room(self.size_bytes, True)
+        return database.Room(self.size_bytes, True)
 
     def maintain(self, sql: str, values: Sequence[object]) -> int:
         """Runs a statement in a transaction of its own, beside a controller that may be writing; returns how
@@ -420,12 +410,12 @@ class PostgresDatabase:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {NAMESPACE}")
         try:
             self._check(lambda sql, row=(): connection.execute(_in_its_words(sql), row).fetchall())
-        except JournalMissing:
+        except database.JournalMissing:
             connection.execute(tables())
-            rows = ("name", secrets.token_hex(8), "version", str(JOURNAL_VERSION))
+            rows = ("name", secrets.token_hex(8), "version", str(database.JOURNAL_VERSION))
             connection.execute("INSERT INTO meta VALUES(%s, %s), (%s, %s)", rows)
-            return f"made a journal of version {JOURNAL_VERSION}"
-        return f"it is of version {JOURNAL_VERSION} already: nothing was changed"
+            return f"made a journal of version {database.JOURNAL_VERSION}"
+        return f"it is of version {database.JOURNAL_VERSION} already: nothing was changed"
 
 
 def _why(before: Leadership, silent_s: float | None) -> str:
@@ -439,7 +429,7 @@ def _why(before: Leadership, silent_s: float | None) -> str:
     return f"{who} had ended"
 
 
-def _superseded(found: StoredRow | None) -> str:
+def _superseded(found: database.StoredRow | None) -> str:
     by = f" at {found[1]}" if found and found[1] else ""
     why = f" ({found[2]})" if found else ""
     return f"another controller leads now{by}{why}"

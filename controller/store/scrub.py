@@ -17,16 +17,8 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.store import database
 from cotenant.controller.store.archive import ARCHIVED
-from cotenant.controller.store.database import (
-    Database,
-    JournalError,
-    JournalUnreachable,
-    ReadingConnection,
-    StorageError,
-    StorageLost,
-    checksum,
-)
 from cotenant.controller.store.schema import TABLES
 
 BITE: Final = 200
@@ -51,10 +43,10 @@ class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
 class Scrub(threading.Thread):
     """Passes over a journal, one soon after the start and then one per period."""
 
-    def __init__(self, database: Database, every_s: float, found: Callable[[Scrubbed], None]) -> None:
+    def __init__(self, storage: database.Database, every_s: float, found: Callable[[Scrubbed], None]) -> None:
         """`found` is called by this thread."""
         super().__init__(name="scrub", daemon=True)
-        self._database = database
+        self._database = storage
         self._every_s = every_s
         self._found = found
         self._stopped = threading.Event()
@@ -63,7 +55,7 @@ class Scrub(threading.Thread):
         while not self._stopped.is_set():
             try:
                 result = scrub(self._database, self._pause)
-            except (JournalUnreachable, StorageLost):
+            except (database.JournalUnreachable, database.StorageLost):
                 self._stopped.wait(min(self._every_s, AGAIN_S))
                 continue
             if self._stopped.is_set():
@@ -80,13 +72,13 @@ class Scrub(threading.Thread):
         self.join()
 
 
-def scrub(database: Database, pause: Callable[[float], bool] = lambda worked_s: True) -> Scrubbed:
+def scrub(storage: database.Database, pause: Callable[[float], bool] = lambda worked_s: True) -> Scrubbed:
     """Reads the whole journal once and checks it. `pause` is called with the time that each read took, and
     returns whether to go on. Raises StorageLost or JournalUnreachable: nobody answers, which is no damage."""
     damages: list[str] = []
     entries = snapshots = 0
     try:
-        reading = database.open_reading()
+        reading = storage.open_reading()
         try:
             began_s = time.monotonic()
             for kind, count, found in chain(_entries(reading), _snapshots(reading), _structure(reading)):
@@ -98,9 +90,9 @@ def scrub(database: Database, pause: Callable[[float], bool] = lambda worked_s: 
                 began_s = time.monotonic()
         finally:
             reading.close()
-    except (JournalUnreachable, StorageLost):
+    except (database.JournalUnreachable, database.StorageLost):
         raise
-    except (JournalError, StorageError) as error:
+    except (database.JournalError, database.StorageError) as error:
         damages.append(f"it cannot be read: {error}")
     return Scrubbed(
         entries=entries,
@@ -114,27 +106,27 @@ Bite = tuple[str, int, list[str]]
 """What it checked, how many, and what is wrong with them."""
 
 
-def _entries(reading: ReadingConnection) -> Iterator[Bite]:
+def _entries(reading: database.ReadingConnection) -> Iterator[Bite]:
     """Checks every entry against its checksum, and that none is missing."""
     (last,) = reading.rows("SELECT coalesce(max(seq), 0) FROM entries")[0]
     for first in range(_archived_through(reading) + 1, last + 1, BITE):
         end = min(first + BITE - 1, last)
         try:
             yield "entries", end - first + 1, _wrong_entries(reading, first, end)
-        except StorageLost:
+        except database.StorageLost:
             raise
-        except StorageError:  # A broken page: which of them are on it?
+        except database.StorageError:  # A broken page: which of them are on it?
             for seq in range(first, end + 1):
                 try:
                     yield "entries", 1, _wrong_entries(reading, seq, seq)
-                except StorageError as error:
+                except database.StorageError as error:
                     yield "entries", 1, [f"entry {seq} cannot be read: {error}"]
 
 
-def _wrong_entries(reading: ReadingConnection, first: int, last: int) -> list[str]:
+def _wrong_entries(reading: database.ReadingConnection, first: int, last: int) -> list[str]:
     sql = "SELECT seq, now_s, event, decision, commands, crc FROM entries WHERE seq BETWEEN ? AND ?"
     sound = {
-        seq: crc == checksum(now_s, event, decision, commands)
+        seq: crc == database.checksum(now_s, event, decision, commands)
         for seq, now_s, event, decision, commands, crc in reading.rows(sql, (first, last))
     }
     wrong = [seq for seq in range(first, last + 1) if not sound.get(seq)]
@@ -148,25 +140,25 @@ def _wrong_entries(reading: ReadingConnection, first: int, last: int) -> list[st
     ]
 
 
-def _archived_through(reading: ReadingConnection) -> int:
+def _archived_through(reading: database.ReadingConnection) -> int:
     """The last entry that has left the journal for an archive; 0: none has."""
     found = reading.rows("SELECT value FROM meta WHERE key = ?", (ARCHIVED,))
     return int(found[0][0].partition(" ")[0]) if found else 0
 
 
-def _snapshots(reading: ReadingConnection) -> Iterator[Bite]:
+def _snapshots(reading: database.ReadingConnection) -> Iterator[Bite]:
     for (seq,) in reading.rows("SELECT seq FROM snapshots"):
         try:
             found = reading.rows("SELECT data, crc FROM snapshots WHERE seq = ?", (seq,))
             sound = not found or zlib.crc32(found[0][0]) == found[0][1]  # None: a newer one has replaced it.
-        except StorageLost:
+        except database.StorageLost:
             raise
-        except StorageError:
+        except database.StorageError:
             sound = False
         yield "snapshots", 1, [] if sound else [f"the snapshot after entry {seq} was changed on disk"]
 
 
-def _structure(reading: ReadingConnection) -> Iterator[Bite]:
+def _structure(reading: database.ReadingConnection) -> Iterator[Bite]:
     """The database's own look at each table; those without checksums have no other."""
     for name in ("meta", *(table.name for table in TABLES)):
         yield name, 0, [f"table {name}: {line}" for line in reading.check_structure(name)]

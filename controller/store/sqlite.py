@@ -14,17 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.store.database import (
-    JOURNAL_VERSION,
-    JournalError,
-    Room,
-    Statement,
-    StorageError,
-    StoredRow,
-    check_version,
-    damage_error,
-    file_error,
-)
+from cotenant.controller.store import database
 from cotenant.controller.store.reserve import DISK_BYTES_MIN, Reserve
 from cotenant.controller.store.schema import SCHEMA
 from cotenant.controller.system.files import sync_folder
@@ -42,16 +32,16 @@ def _own_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StorageError(str(error)) from error
+        raise database.StorageError(str(error)) from error
 
 
 class SqliteReading:
     """A connection to the file that reads."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._database = connection
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[StoredRow]:
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[database.StoredRow]:
         """Returns the rows that a query finds. Raises StorageError."""
         with _own_errors():
             return self._database.execute(sql, tuple(values)).fetchall()
@@ -69,8 +59,8 @@ class SqliteReading:
 class SqliteWriting:
     """The connection that writes, with the room it keeps and the lock that makes it the only one."""
 
-    def __init__(self, database: sqlite3.Connection, reserve: Reserve, release: Callable[[], None]) -> None:
-        self._database = database
+    def __init__(self, connection: sqlite3.Connection, reserve: Reserve, release: Callable[[], None]) -> None:
+        self._database = connection
         self._reserve = reserve
         self._release = release
 
@@ -84,7 +74,7 @@ class SqliteWriting:
         with _own_errors():
             self._reserve.refill()
 
-    def commit(self, statements: Sequence[Statement]) -> None:
+    def commit(self, statements: Sequence[database.Statement]) -> None:
         """Runs statements in one transaction, with one flush of the disk. Raises StorageError."""
         if not statements:
             return
@@ -138,18 +128,20 @@ class SqliteDatabase:
         try:
             lock = Lock(folder / LOCK_NAME)
         except LockTaken as taken:
-            raise JournalError(
+            raise database.JournalError(
                 f"another controller (pid {taken.pid}) uses {folder}: stop it, or set controller.state_dir"
             ) from None
         try:
             create_if_missing(self.path)
-            database = connect(self.path)
-            _check(database, self.path)
-            return SqliteWriting(database, Reserve(self.path, database, self._disk_bytes_min), lock.release)
+            connection = connect(self.path)
+            _check(connection, self.path)
+            return SqliteWriting(
+                connection, Reserve(self.path, connection, self._disk_bytes_min), lock.release
+            )
         except sqlite3.Error as error:
             lock.release()
-            raise damage_error(self.path, str(error)) from None
-        except JournalError:
+            raise database.damage_error(self.path, str(error)) from None
+        except database.JournalError:
             lock.release()
             raise
 
@@ -160,7 +152,7 @@ class SqliteDatabase:
             JournalError: no journal, or of another version, or it cannot be read.
         """
         try:
-            database = sqlite3.connect(
+            connection = sqlite3.connect(
                 f"{self.path.resolve().as_uri()}?mode=ro",
                 uri=True,
                 isolation_level=None,
@@ -168,19 +160,19 @@ class SqliteDatabase:
                 timeout=30.0,
             )
             if is_still:
-                database.execute("BEGIN")
-            if database.execute("PRAGMA user_version").fetchone()[0] == 0:
-                raise JournalError(f"{self.path} is no journal of cotenant")
-            _check(database, self.path)
+                connection.execute("BEGIN")
+            if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                raise database.JournalError(f"{self.path} is no journal of cotenant")
+            _check(connection, self.path)
         except sqlite3.Error as error:
             try:
                 self.path.open("rb").close()  # SQLite has one word for whatever is wrong with a file.
             except OSError as reason:
-                raise file_error(reason) from None
-            raise JournalError(f"{self.path} cannot be read: {error}") from None
-        return SqliteReading(database)
+                raise database.file_error(reason) from None
+            raise database.JournalError(f"{self.path} cannot be read: {error}") from None
+        return SqliteReading(connection)
 
-    def room(self) -> Room:
+    def room(self) -> database.Room:
         """The size of the file with SQLite's log beside it, and what the disk has left."""
         size: int | None = None
         with suppress(OSError):
@@ -188,19 +180,19 @@ class SqliteDatabase:
             with suppress(OSError):  # There is none while nothing waits to be merged.
                 size += self.path.with_name(f"{self.path.name}-wal").stat().st_size
         space = os.statvfs(self.path.parent)
-        return Room(size, space.f_bavail * space.f_frsize >= ROOM_BYTES_MIN)
+        return database.Room(size, space.f_bavail * space.f_frsize >= ROOM_BYTES_MIN)
 
     def maintain(self, sql: str, values: Sequence[object]) -> int:
         """Runs a statement in a transaction of its own, beside a controller that may be writing; returns how
         many rows it changed. Raises StorageError."""
-        with _own_errors(), closing(connect(self.path)) as database:
-            return database.execute(sql, tuple(values)).rowcount
+        with _own_errors(), closing(connect(self.path)) as connection:
+            return connection.execute(sql, tuple(values)).rowcount
 
     def free_space(self) -> bool:
         """Makes the file smaller, if no controller runs: it could not write for as long as that takes."""
         try:
             writing = self.open_writing()
-        except JournalError:
+        except database.JournalError:
             return False
         with closing(writing):
             writing.commit_alone("VACUUM")
@@ -209,10 +201,10 @@ class SqliteDatabase:
 
 def connect(path: Path) -> sqlite3.Connection:
     """WAL, and every commit is flushed to the disk."""
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=FULL")
-    return database
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30.0)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
 
 
 def create_if_missing(path: Path) -> None:
@@ -223,20 +215,20 @@ def create_if_missing(path: Path) -> None:
     for leftover in (fresh, *(fresh.with_name(fresh.name + end) for end in ("-wal", "-shm", "-journal"))):
         leftover.unlink(missing_ok=True)
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    database = sqlite3.connect(fresh, isolation_level=None)
-    database.execute("PRAGMA synchronous=FULL")
-    database.executescript(f"BEGIN;{SCHEMA}COMMIT;")
-    database.execute("INSERT INTO meta VALUES('name', ?)", (secrets.token_hex(8),))
-    database.execute(f"PRAGMA user_version={JOURNAL_VERSION}")
-    database.close()
+    connection = sqlite3.connect(fresh, isolation_level=None)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.executescript(f"BEGIN;{SCHEMA}COMMIT;")
+    connection.execute("INSERT INTO meta VALUES('name', ?)", (secrets.token_hex(8),))
+    connection.execute(f"PRAGMA user_version={database.JOURNAL_VERSION}")
+    connection.close()
     os.replace(fresh, path)
     sync_folder(path.parent)
 
 
-def _check(database: sqlite3.Connection, path: Path) -> None:
-    version: int = database.execute("PRAGMA user_version").fetchone()[0]
-    packages = database.execute(_WHO_WROTE).fetchall() if version else []
-    check_version(version, packages, str(path))
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    packages = connection.execute(_WHO_WROTE).fetchall() if version else []
+    database.check_version(version, packages, str(path))
 
 
 def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
@@ -248,7 +240,7 @@ def check_local(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> None:
     text = mounts.read_text(errors="replace") if mounts.exists() else ""
     best, kind = mount_of(os.path.realpath(folder), text)
     if kind in NETWORK_DISKS:
-        raise JournalError(
+        raise database.JournalError(
             f"{folder} lies on a network file system ({kind} at {best}): set controller.state_dir to a "
             "local disk"
         )

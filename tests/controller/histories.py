@@ -75,7 +75,7 @@ def event_of(engine: Engine, step: Step, parameters: Sequence[str]) -> ev.AnyEve
 
 
 def _arrived(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEvent:
-    number = engine.next_number if x % 10 else max(1, engine.next_number - 1)
+    number = engine.ledger.next_number if x % 10 else max(1, engine.ledger.next_number - 1)
     return ev.JobArrived(spec=_spec(number, x, y, z))
 
 
@@ -251,7 +251,7 @@ def _learned(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
     if z % 2:
         points = [(s, 0.5 + 0.1 * s, 600.0 / s) for s in (1, 4)]
         if x % 7 == 0:
-            return ev.ProfilesForgotten(keys=tuple(engine.known_profiles)[: y % 3], by="ann")
+            return ev.ProfilesForgotten(keys=tuple(engine.ledger.profiles.known)[: y % 3], by="ann")
         return ev.ProfileLearned(
             job_id=one.job_id,
             profile=msgspec.structs.replace(

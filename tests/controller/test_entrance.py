@@ -392,7 +392,7 @@ def test_a_user_at_the_bound_goes_on_when_jobs_have_ended(
 def test_ended_jobs_are_forgotten_by_size_as_well_as_by_number(
     station: Station,
 ) -> None:
-    ledger: Ledger = station.core.state.engine._ledger
+    ledger: Ledger = station.core.state.engine.ledger
     ledger.phases.ended_bytes_max = bound = job_spec.ENDED_BYTES_MAX // 16
     big = Launch(argv=("x",), workdir="/tmp", env={f"V{at}": "é" * 60_000 for at in range(8)})
     each = held_bytes(job(launch=big, user=ADMIN.name))

@@ -110,7 +110,7 @@ class Story:
 
     @property
     def epoch(self) -> Epoch:
-        return self.station.core.state.engine.epoch
+        return self.station.core.state.engine.ledger.epoch
 
     def copy(self) -> None:
         """A backup, as `.backup` makes one."""
@@ -159,17 +159,17 @@ def kinds(commands: list[Any]) -> list[tuple[str, str, int]]:
 def test_every_start_is_another_epoch_and_the_journal_knows_how_far_each_got(stations: Make) -> None:
     station = stations()
     station.join("h1")
-    first, reached = station.core.state.engine.epoch, station.journal.last_seq
+    first, reached = station.core.state.engine.ledger.epoch, station.journal.last_seq
     station = stations()
     engine = station.core.state.engine
-    assert (first.number, engine.epoch.number) == (1, 2) and engine.epoch.token != first.token
-    assert list(engine.epochs_past) == [Past(token=first.token, reached=reached)]
+    assert (first.number, engine.ledger.epoch.number) == (1, 2) and engine.ledger.epoch.token != first.token
+    assert list(engine.ledger.epochs_past) == [Past(token=first.token, reached=reached)]
 
 
 def test_an_ordinary_restart_is_no_restored_journal(stations: Make) -> None:
     station = stations()
     station.join("h1")
-    epoch, reached = station.core.state.engine.epoch, station.core.durable_seq
+    epoch, reached = station.core.state.engine.ledger.epoch, station.core.durable_seq
     station = stations()
     followed = Followed(journal=station.journal.name, epoch=epoch, reached=reached)
     station.agent_says(b"agent-h1", hello("h1", followed=followed))
@@ -291,7 +291,7 @@ def test_each_agent_of_a_lost_history_is_told_and_the_epoch_goes_beyond_all_of_t
 
 
 def test_an_agent_that_has_left_for_another_controller_is_refused(station: Station) -> None:
-    now = station.core.state.engine.epoch
+    now = station.core.state.engine.ledger.epoch
     gone = Followed(
         journal=station.journal.name, epoch=Epoch(number=9, token="other"), past=("old", now.token)
     )
@@ -302,7 +302,7 @@ def test_an_agent_that_has_left_for_another_controller_is_refused(station: Stati
 
 def test_an_agent_that_does_not_follow_greets_again(station: Station) -> None:
     address = station.join("h1")
-    now = station.core.state.engine.epoch
+    now = station.core.state.engine.ledger.epoch
     station.agent_says(address, NotFollowed(epoch="a late one"))
     assert list(station.link.connected_hosts()) == ["h1"]
     station.agent_says(address, NotFollowed(epoch=now.token))
@@ -316,7 +316,7 @@ def test_a_word_about_a_command_of_another_epoch_confirms_none(station: Station)
     station.agent_says(address, CommandAck(command_id=start.command_id, epoch="lost"))
     assert station.link.undelivered == 1
     station.agent_says(
-        address, CommandAck(command_id=start.command_id, epoch=station.core.state.engine.epoch.token)
+        address, CommandAck(command_id=start.command_id, epoch=station.core.state.engine.ledger.epoch.token)
     )
     assert station.link.undelivered == 0
 
@@ -327,18 +327,18 @@ def test_a_policy_that_breaks_keeps_no_epoch_from_its_beginning(tmp_path: Path) 
             raise RuntimeError("a mistake of somebody's")
 
     station = Station(tmp_path, make_policy=lambda name, _: Broken(name, remaining_key, OrderParameters()))
-    assert station.core.state.engine.epoch.number == 1
+    assert station.core.state.engine.ledger.epoch.number == 1
     station.close()
 
 
 def test_a_start_whose_epoch_could_not_be_written_begins_it_when_the_disk_works_again(
     station: Station,
 ) -> None:
-    before = station.core.state.engine.epoch
+    before = station.core.state.engine.ledger.epoch
     station.core._own_epochs.clear()  # As if the state were what a start has read, and no more.
     station.core.stuck = "the disk is full"
     assert station.core.try_again()
-    assert station.core.state.engine.epoch.number == before.number + 1
+    assert station.core.state.engine.ledger.epoch.number == before.number + 1
 
 
 def test_nobody_pushes_numbers_to_where_they_cannot_be_written(story: Story) -> None:

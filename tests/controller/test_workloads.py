@@ -20,7 +20,7 @@ POLICIES = tuple(registry.ours_available())
 def workload(driver: Driver, seed: int, jobs: int, *, load: float = 1.2) -> Driver:
     """Poisson arrivals at a load on the cluster's devices, lengths over two orders of magnitude."""
     chance = random.Random(seed)
-    devices = len(driver.engine.view().devices)
+    devices = len(driver.engine.ledger.devices)
     at_s = 0.0
     for number in range(1, jobs + 1):
         gpus = chance.choices((1, 2, 4), (6, 3, 1))[0]

@@ -97,9 +97,9 @@ class Watcher:
             sum(len(m.devices) for m in command.gang[:i]) for i in range(len(command.gang))
         ]
         if (
-            self.engine.policy_name != "hostile"
+            self.engine.current.name != "hostile"
         ):  # It reserves, and what it was allowed then may be wrong now.
-            view = self.engine.view()
+            view = self.engine.ledger
             for partner in self.engine.partners(command.job_id):
                 assert not (job.counts.crowded or self.engine.jobs[partner].counts.crowded), (
                     "it ran out of memory like that"
@@ -133,7 +133,7 @@ class Watcher:
                     if device_id.rpartition("/")[0] in job.attempt.hosts_left:
                         on[device_id].append(job.job_id)
         for device_id, here in on.items():
-            device = self.engine.view().devices[device_id]
+            device = self.engine.ledger.devices[device_id]
             parts = [placed.fraction for j in here if (placed := self.engine.jobs[j].placement) is not None]
             if min(parts) < 1.0:  # So a whole tenant beside them would be too much.
                 assert sum(parts) <= 1.0 + 1e-9, (device_id, here, parts)
@@ -166,6 +166,6 @@ class Watcher:
         asked_again = alarm_s is not None and alarm_s <= now_s  # The policy goes on in this very moment.
         if job.phase is Phase.QUEUED and not asked_again:
             # What sharing costs changes with time: a job that could share now is asked at the next event.
-            fits = Plan(self.engine.view()).find_free(job) is not None
+            fits = Plan(self.engine.ledger).find_free(job) is not None
             next_in_line = self.engine.explain(job_id, now_s)[0].code == "next-event"
             assert not (fits and next_in_line), f"job {job_id} fits and waits"

@@ -230,7 +230,7 @@ class Cluster:
         name = f"key-{number}"
         engine = self.headquarters.engine
         known = next((job for job in engine.jobs.values() if job.spec.name == name), None)
-        job_id = known.job_id if known is not None else JobId(str(engine.next_number))
+        job_id = known.job_id if known is not None else JobId(str(engine.ledger.next_number))
         spec = known.spec if known is not None else self._spec(job_id, name)
         event = unpack_event(ev.JobArrived(spec=spec))
         self.headquarters.happen(event, then=lambda: self._accepted(number, job_id, name))
@@ -249,13 +249,13 @@ class Cluster:
             from_s=from_s,
             until_s=from_s + self.chance.choice((10.0, 60.0, 200.0)),
         )
-        if isinstance(engine.offer_booking(booking, now_s), tuple):
+        if isinstance(engine.bookings.offer(booking, now_s), tuple):
             self.headquarters.happen(ev.BookingMade(booking=booking, by=booking.user))
 
     def _check_bookings(self) -> None:
         """Whoever else is on a reserved device leaves it, and could be asked to."""
         engine = self.headquarters.engine
-        for each in engine.bookings.values():
+        for each in engine.ledger.bookings.open.values():
             for device_id in each.own if engine.now_s >= each.from_s else ():
                 for job in (engine.jobs[job_id] for job_id in engine.tenants(device_id)):
                     self.events["on reserved devices"] += 1
@@ -649,7 +649,7 @@ class Cluster:
         hosts = self.headquarters.engine.hosts
         yield from (f"host {name} has not joined" for name in self.machines if name not in hosts)
         yield from (f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok")
-        devices = self.headquarters.engine.view().devices.values()
+        devices = self.headquarters.engine.ledger.devices.values()
         yield from (f"{each.device_id} is not offered: {each.note}" for each in devices if not each.healthy)
         if len(self.answered) < self.plan.jobs + self.plan.restores * self.plan.jobs_after:
             yield "not all jobs are submitted"
@@ -668,7 +668,7 @@ class Cluster:
         assert self.accepted <= names, f"accepted, and lost: {self.accepted - names}"
         for job in engine.jobs.values():
             self._check_ended(job)
-        view = engine.view()
+        view = engine.ledger
         for device_id, device in view.devices.items():
             assert not view.holdings.tenants(device_id), f"{device_id} is not free"
             assert view.holdings.claimed_by(device_id) is None

@@ -187,7 +187,7 @@ class Headquarters:
         assert not broken, dict(core.counters)
         if self._has_changed or core.rebuilds != self._checked:
             self._has_changed, self._checked = False, core.rebuilds
-            ledger = core.state.engine.view()
+            ledger = core.state.engine.ledger
             assert isinstance(ledger, Ledger)
             ledger.check()
 

@@ -13,20 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    ON_DEVICES,
-    DeviceId,
-    ExitVerdict,
-    Host,
-    HostId,
-    HostReport,
-    Job,
-    Phase,
-    Reason,
-    TrustDevices,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.events import claims
 from cotenant.controller.engine.events.ending import acquit, host_reason, left_host
@@ -50,12 +37,12 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     host.reason = host_reason(host)
     ledger.refresh_host(host)
     if hurt:
-        dispatch.drop_reservations(host.host_id, because("host-changed", host.host_id), hurt)
+        dispatch.drop_reservations(host.host_id, domain.because("host-changed", host.host_id), hurt)
     _heard_again(dispatch, host.host_id)
     claims.settle(dispatch, host, event)
 
 
-def _hurt(before: HostReport, now: HostReport) -> frozenset[DeviceId]:
+def _hurt(before: domain.HostReport, now: domain.HostReport) -> frozenset[domain.DeviceId]:
     """Devices on which an earlier reservation does not hold any more: all of them where the host itself or
     its list of devices is new. A changed note about a device changes nothing."""
     devices = {device.device_id: device for device in now.devices}
@@ -76,7 +63,7 @@ def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
     _flag_host(dispatch, event.host_id, silent=True)
     for job in dispatch.ledger.holdings.on_host(event.host_id):
         dispatch.ledger.records.explain(job, _silence(dispatch, job, event.host_id))
-    dispatch.drop_reservations(event.host_id, because("not-answering", event.host_id))
+    dispatch.drop_reservations(event.host_id, domain.because("not-answering", event.host_id))
 
 
 def on_back(dispatch: Dispatch, event: ev.HostBack) -> None:
@@ -85,19 +72,19 @@ def on_back(dispatch: Dispatch, event: ev.HostBack) -> None:
     _heard_again(dispatch, event.host_id)
 
 
-def _silence(dispatch: Dispatch, job: Job, host_id: HostId) -> Reason:
-    return because("host-silent-lease" if job.ends_with_lease else "host-silent", host_id)
+def _silence(dispatch: Dispatch, job: domain.Job, host_id: domain.HostId) -> domain.Reason:
+    return domain.because("host-silent-lease" if job.ends_with_lease else "host-silent", host_id)
 
 
-def _heard_again(dispatch: Dispatch, host_id: HostId) -> None:
+def _heard_again(dispatch: Dispatch, host_id: domain.HostId) -> None:
     """Correct what the records said about its jobs while it was silent."""
     for job in dispatch.ledger.holdings.on_host(host_id):
-        if job.reason in (_silence(dispatch, job, host_id), because("host-silent", host_id)):
+        if job.reason in (_silence(dispatch, job, host_id), domain.because("host-silent", host_id)):
             assert job.placement is not None
             dispatch.ledger.records.explain(job, job.attempt.stop_reason or job.placement.reason)
 
 
-def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
+def _flag_host(dispatch: Dispatch, host_id: domain.HostId, *, silent: bool) -> None:
     host = dispatch.ledger.hosts.get(host_id)
     if host is not None:
         host.silent = silent
@@ -111,7 +98,7 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
     if host is None:
         return
     host.lost = True
-    host.reason = because("host-lost", event.host_id, event.by)
+    host.reason = domain.because("host-lost", event.host_id, event.by)
     dispatch.ledger.refresh_host(host)
     for job in dispatch.ledger.jobs.values():
         if event.host_id in job.strays and (job.progress.resumable or event.by != "lease"):
@@ -121,23 +108,28 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
             if not job.attempt.stop_cause:
                 dispatch.ledger.records.blame_stop(job, "lost", host.reason)
             why = f"host {event.host_id} is lost"
-            lost = ExitVerdict(outcome="infra-failed", detail=why, ours=why)
+            lost = domain.ExitVerdict(outcome="infra-failed", detail=why, ours=why)
             left_host(dispatch, job, event.host_id, lost)
         else:
-            dispatch.ledger.records.explain(job, because("host-silent", event.host_id))
+            dispatch.ledger.records.explain(job, domain.because("host-silent", event.host_id))
     dispatch.drop_reservations(event.host_id, host.reason)
     if event.by not in ("lease", ALLOCATION):  # What one has saved, the next one finds.
         _give_up_checkpoints(dispatch, host.checkpoint_domain)
 
 
-def _give_up_checkpoints(dispatch: Dispatch, domain: str) -> None:
+def _give_up_checkpoints(dispatch: Dispatch, checkpoint_domain: str) -> None:
     """An admin said that a host will not come back; what only it could read is lost with it."""
-    if any(host.checkpoint_domain == domain and not host.lost for host in dispatch.ledger.hosts.values()):
+    if any(
+        host.checkpoint_domain == checkpoint_domain and not host.lost
+        for host in dispatch.ledger.hosts.values()
+    ):
         return
     for job in dispatch.ledger.jobs.values():
-        if job.phase not in ENDED and any(c.domain == domain for c in job.progress.checkpoints):
-            dispatch.ledger.records.lose_checkpoints(job, domain)
-            if job.phase not in ON_DEVICES:
+        if job.phase not in domain.ENDED and any(
+            c.domain == checkpoint_domain for c in job.progress.checkpoints
+        ):
+            dispatch.ledger.records.lose_checkpoints(job, checkpoint_domain)
+            if job.phase not in domain.ON_DEVICES:
                 dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.progress.step))
 
 
@@ -145,7 +137,7 @@ def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
     """The host gets no new work until it is resumed."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is not None:
-        host.drained_by, host.reason = event.by, because("drained", event.host_id)
+        host.drained_by, host.reason = event.by, domain.because("drained", event.host_id)
         dispatch.ledger.refresh_host(host)
         dispatch.drop_reservations(event.host_id, host.reason)
 
@@ -164,14 +156,14 @@ def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
     if host is not None:
         if any(device.state in ("suspect", "draining") for device in host.report.devices):
             command_id = dispatch.command_id()
-            dispatch.out.append(TrustDevices(command_id=command_id, host_id=host.host_id))
+            dispatch.out.append(domain.TrustDevices(command_id=command_id, host_id=host.host_id))
         host.drained_by = ""
         acquit(host)
         host.reason = host.reason if host.lost else None
         dispatch.ledger.refresh_host(host)
 
 
-def _note_leaving(dispatch: Dispatch, host: Host, known_before: str, event: ev.HostJoined) -> None:
+def _note_leaving(dispatch: Dispatch, host: domain.Host, known_before: str, event: ev.HostJoined) -> None:
     """Notes when a host leaves that has joined. `known_before`: of which allocation the host of this name
     was. Another is another machine."""
     report, now_s = event.report, dispatch.ledger.now_s
@@ -187,7 +179,7 @@ def _note_leaving(dispatch: Dispatch, host: Host, known_before: str, event: ev.H
     dispatch.wake_at(clears_at_s, "leave", host.host_id, 0)
 
 
-def leave_if_due(dispatch: Dispatch, host_id: HostId) -> None:
+def leave_if_due(dispatch: Dispatch, host_id: domain.HostId) -> None:
     """A host's time to leave may have come; not if its end has moved since."""
     host = dispatch.ledger.hosts.get(host_id)
     if host is None or host.lost or host.clears_at_s is None:
@@ -196,12 +188,14 @@ def leave_if_due(dispatch: Dispatch, host_id: HostId) -> None:
         _clear(dispatch, host, ALLOCATION)
 
 
-def _clear(dispatch: Dispatch, host: Host, by: str) -> None:
+def _clear(dispatch: Dispatch, host: domain.Host, by: str) -> None:
     """Gives the host no new work and asks its jobs to save and leave."""
     why = "its allocation ends" if by == ALLOCATION else by
-    host.drained_by, host.reason = ALLOCATION, because("leaving", host.host_id, why)
+    host.drained_by, host.reason = ALLOCATION, domain.because("leaving", host.host_id, why)
     dispatch.ledger.refresh_host(host)
     dispatch.drop_reservations(host.host_id, host.reason)
     for job in dispatch.ledger.holdings.on_host(host.host_id):
-        if job.phase is Phase.LOADING or (job.phase is Phase.RUNNING and job.progress.resumable):
+        if job.phase is domain.Phase.LOADING or (
+            job.phase is domain.Phase.RUNNING and job.progress.resumable
+        ):
             dispatch.stop(job, "preempted", host.reason, save=True)

@@ -102,7 +102,8 @@ class BookingRoom:
                 and not is_lost(ledger, device_id, until_s)
                 and ledger.hosts[device.host_id].takes_work
                 and all(
-                    leaves_in_time(ledger, job, booking.user, from_s) for job in holders(ledger, device_id)
+                    leaves_in_time(ledger, job, booking.user, from_s)
+                    for job in ledger.holdings.holders(device_id)
                 )
             ):
                 entry = (device_id not in own, bool(tenants(device_id)), device_id)
@@ -140,10 +141,3 @@ def leaves_in_time(ledger: Ledger, job: domain.Job, user: str, from_s: float) ->
         return True
     begins_s = start_s(ledger, job.waits_for) if job.phase is domain.RESERVED else ledger.now_s
     return begins_s + needs_s <= max(from_s, ledger.now_s) + NEAR_S
-
-
-def holders(ledger: Ledger, device_id: domain.DeviceId) -> list[domain.Job]:
-    """Who holds the device, or gets it next."""
-    claim = ledger.holdings.claimed_by(device_id)
-    here = (*ledger.holdings.tenants(device_id), *((claim,) if claim is not None else ()))
-    return [ledger.jobs[each] for each in dict.fromkeys(here)]

@@ -99,7 +99,7 @@ class BookingStage:
         ledger = self._ledger
         if booking_room.is_lost(ledger, device_id, each.until_s):
             return True
-        here = booking_room.holders(ledger, device_id) if not each.is_closed else ()
+        here = ledger.holdings.holders(device_id) if not each.is_closed else ()
         return not all(booking_room.leaves_in_time(ledger, job, each.user, each.from_s) for job in here)
 
     def _due_s(self, each: OpenBooking) -> float:
@@ -107,7 +107,7 @@ class BookingStage:
         ledger = self._ledger
         pauses = [0.0]
         for device_id in each.devices:
-            for job in booking_room.holders(ledger, device_id):
+            for job in ledger.holdings.holders(device_id):
                 if job.spec.user != each.user and not hard_s(job, ledger.now_s):
                     pauses.append(moved_s(ledger, job) - ledger.now_s)
         return each.from_s - max(pauses)
@@ -115,7 +115,7 @@ class BookingStage:
     def _make_room(self, each: OpenBooking, device_id: domain.DeviceId) -> None:
         """Whoever else is on the device, or would get it next, is asked to leave."""
         dispatch, why = self._dispatch, domain.because("booking-makes-room", each.user, each.booking_id)
-        for job in booking_room.holders(self._ledger, device_id):
+        for job in self._ledger.holdings.holders(device_id):
             if job.spec.user == each.user:
                 continue
             if job.phase is domain.RESERVED:
@@ -150,7 +150,7 @@ class BookingStage:
         if now_s < each.from_s - NEAR_S:
             return
         for device_id in each.devices:
-            if any(job.spec.user == each.user for job in booking_room.holders(ledger, device_id)):
+            if any(job.spec.user == each.user for job in ledger.holdings.holders(device_id)):
                 each.unused_since_s.pop(device_id, None)
                 if device_id in each.lent:
                     self._close_again(each, (device_id,))
@@ -229,7 +229,7 @@ class BookingStage:
             job.job_id
             for each in ledger.bookings.open.values()
             for device_id in each.own
-            for job in booking_room.holders(ledger, device_id)
+            for job in ledger.holdings.holders(device_id)
             if job.spec.user == each.user
         }
 
@@ -257,7 +257,7 @@ class BookingStage:
         ledger = self._ledger
         if booking_room.is_lost(ledger, device_id, ledger.now_s):
             return False
-        here = booking_room.holders(ledger, device_id)
+        here = ledger.holdings.holders(device_id)
         return not any(job.spec.user == each.user for job in here) and (
             device_id in each.lent or all(job.phase in domain.LEAVING for job in here)
         )
@@ -278,9 +278,7 @@ class BookingStage:
                 if not devices.isdisjoint(each.own) or may_take_s:
                     return each
                 continue
-            here = (
-                other for device_id in action.devices for other in booking_room.holders(ledger, device_id)
-            )
+            here = ledger.holdings.holders(*action.devices)
             begins_s = max((moved_s(ledger, other) for other in here), default=now_s)
             needs_s = may_take_s or job.estimate.load_s + job.estimate.pause_s
             if begins_s + needs_s > each.from_s + NEAR_S:

@@ -95,17 +95,14 @@ def moved_s(ledger: Ledger, job: domain.Job) -> float:
     return ledger.now_s + job.estimate.pause_s
 
 
-def free_times(ledger: Ledger, can_move: CanMove | None = None) -> FreeTimes:
+def when_free(ledger: Ledger, can_move: CanMove | None = None) -> FreeTimes:
     """When each device that takes work becomes free. `can_move`: which jobs may be asked to make room."""
     found: FreeTimes = {}
     for device_id, device in ledger.devices.items():
         host = ledger.hosts.get(device.host_id)
         if device.healthy and host is not None and host.takes_work:
-            claim = ledger.holdings.claimed_by(device_id)
-            here = (*ledger.holdings.tenants(device_id), *((claim,) if claim is not None else ()))
-            found[device_id] = max(
-                (free_of(ledger, ledger.jobs[each], can_move) for each in here), default=ledger.now_s
-            )
+            here = ledger.holdings.holders(device_id)
+            found[device_id] = max((free_of(ledger, each, can_move) for each in here), default=ledger.now_s)
     return found
 
 

@@ -7,7 +7,7 @@ it could use. If it fits at this moment, it starts in the other's place, unless 
 back, such as a quota. What was to start on kept devices starts on others that are free, or waits.
 
 Jobs of equal priority are the policy's alone: without priorities no decision changes. Aged jobs stand before
-every priority, and an end that was promised is kept (`promise_guard.py` comes after this).
+every priority, and an end that was promised is kept (`promises.py` comes after this).
 
 The decision that is recorded says who started where, so a recovery asks nothing of this.
 """
@@ -24,14 +24,8 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.stages.free_times import (
-    NEAR_S,
-    FreeTimes,
-    KeptDevices,
-    free_times,
-    moved_s,
-    need_s,
-)
+from cotenant.controller.engine.stages import free_times
+from cotenant.controller.engine.stages.free_times import NEAR_S, FreeTimes, KeptDevices
 from cotenant.controller.engine.state.current_policy import CurrentPolicy
 from cotenant.controller.engine.state.ledger import Ledger
 from cotenant.controller.engine.state.phases import RareWish
@@ -87,7 +81,7 @@ def why_kept(ledger: Ledger, job: domain.Job, holds_back: IsHeldBack) -> domain.
     is_greater = any(queue[-1].spec.priority < priority for queue in queues)
     if not is_greater and not _any_above(ledger, priority):
         return None
-    keeping = KeptForPriority(ledger, priority - is_greater, holds_back, free_times(ledger))
+    keeping = KeptForPriority(ledger, priority - is_greater, holds_back, free_times.when_free(ledger))
     keeping.keep_above(priority - is_greater)
     for kept in keeping.kept:
         if kept.job_id == job.job_id and kept.from_s > now_s:
@@ -296,7 +290,7 @@ class PriorityGuard:
             and why_not_preempted(ledger, each) is None
         }
         lowest = jobs[self._starts[-1].job_id].spec.priority
-        free = free_times(ledger, lambda job: job.job_id in leaving)
+        free = free_times.when_free(ledger, lambda job: job.job_id in leaving)
         self._kept = KeptForPriority(ledger, lowest, holds_back, free, frozenset(starting))
         self._instead: dict[domain.JobId, domain.Place | None] = {}
         """What those that were in the way do in place of what was asked for them."""
@@ -414,7 +408,7 @@ class PriorityGuard:
             ledger.jobs[each] for device_id in start.devices for each in ledger.holdings.tenants(device_id)
         ]
         if isinstance(start, domain.Place):
-            begins_s = max((moved_s(ledger, each) for each in here), default=now_s)
+            begins_s = max((free_times.moved_s(ledger, each) for each in here), default=now_s)
             return begins_s + _lasts_s(job, now_s, is_alone=True)
         held_up = [job, *(each for each in here if each.phase not in domain.LEAVING)]
         return max(now_s + _lasts_s(each, now_s, is_alone=False) for each in held_up)
@@ -423,6 +417,6 @@ class PriorityGuard:
 def _lasts_s(job: domain.Job, now_s: float, *, is_alone: bool) -> float:
     """How long a waiting job is on devices by what is known. Beside another its pace is not known, its time
     limit is."""
-    needs_s, limit_left_s = need_s(job, now_s), job.limit_left_s(now_s)
+    needs_s, limit_left_s = free_times.need_s(job, now_s), job.limit_left_s(now_s)
     limited_s = inf if limit_left_s is None else limit_left_s + job.estimate.pause_s
     return limited_s if needs_s is None or not is_alone else min(needs_s, limited_s)

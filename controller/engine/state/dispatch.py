@@ -112,7 +112,7 @@ class Dispatch:
     def change_limit(self, job: domain.Job) -> None:
         """A job on devices has another time limit. Its hosts hear of it where they act before its end."""
         left_s = self._watch_limit(job)
-        self.ledger.records.limit(job, self.ledger.now_s - job.attempt.began_s + left_s)
+        job.attempt.allowed_s = self.ledger.now_s - job.attempt.began_s + left_s
         for host_id in job.attempt.started_hosts:
             self.send_limit(job, host_id)
 
@@ -149,9 +149,8 @@ class Dispatch:
             assert job.placement is not None
             here = [t for device_id in job.placement.devices for t in self.ledger.holdings.tenants(device_id)]
             # After a resize it waits for whoever is there.
-            waits_for = tuple([job_id for job_id in job.waits_for or here if job_id in here])
-            self.ledger.records.victims_left(job, waits_for)
-            if not waits_for:
+            job.waits_for = tuple([job_id for job_id in job.waits_for or here if job_id in here])
+            if not job.waits_for:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
 
     def unreserve(
@@ -189,7 +188,7 @@ class Dispatch:
     def give_up_resize(self, job: domain.Job) -> None:
         """Drops the claim of a resize: when its processes are gone the job waits or is over."""
         self.ledger.holdings.unclaim(job)
-        self.ledger.records.lose_resize(job)
+        job.resize_to = None
 
     def stop(
         self,
@@ -206,7 +205,7 @@ class Dispatch:
             if cause == "cancelled":
                 self.ledger.records.blame_stop(job, cause, reason)
                 if job.attempt.sent_sigint and not interrupt:
-                    self.ledger.records.hurry_stop(job)
+                    job.attempt.sent_sigint = False
                     for host_id in job.attempt.hosts_left:
                         self.send_stop(job, host_id, save=False)
             return

@@ -162,7 +162,7 @@ def learn_load(ledger: Ledger, job: domain.Job, load_s: float) -> None:
     """A load has ended with a first step: predicts the job's next load, and those of jobs like it. Warm and
     cold loads say nothing of each other."""
     estimates = ledger.estimates
-    ledger.records.expect_load(job, load_s)
+    job.estimate.load_s = load_s
     family = knowledge.family_of(job.spec)
     _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, family, load_s, "")
     if job.attempt.launched:
@@ -176,7 +176,7 @@ def learn_pause(ledger: Ledger, job: domain.Job) -> None:
     """A job has saved and left."""
     if job.spec.pause_s is None:
         pause_s = ledger.now_s - job.phase_since_s
-        ledger.records.expect_pause(job, pause_s)
+        job.estimate.pause_s = pause_s
         _keep(ledger.estimates.pauses, knowledge.family_of(job.spec), pause_s, "")
 
 
@@ -248,7 +248,7 @@ def learn_progress(ledger: Ledger, job: domain.Job, event: ev.ProgressSeen) -> N
     """Update what is expected of a job on devices from a step count and step time."""
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
-    ledger.records.see_length(job, event.total_steps)
+    job.progress.total_steps = event.total_steps or job.progress.total_steps
     ledger.records.see_batch(job, event.batch)
     if step_s is None or job.placement is None:
         ledger.records.note_progress(job, event.step, remaining_s)
@@ -296,7 +296,7 @@ def _learn_curve(ledger: Ledger, job: domain.Job, step_s: float) -> None:
     if job.measured.curve is None or job.placement is None:
         return
     curve, curves = job.measured.curve.add_seen(len(job.placement.devices), step_s), ledger.estimates.curves
-    ledger.records.learn_curve(job, curve)
+    job.measured.curve = curve
     if len(curve.measured) > 1:
         curves[knowledge.family_of(job.spec).command] = curve.measured
         if len(curves) > FAMILIES_KEPT:
@@ -369,7 +369,7 @@ def observe_sharing(ledger: Ledger, job: domain.Job) -> None:
         ledger.pairs.observe(job, partner, whole_s / job.measured.solo_step_s)
     else:
         before = job.measured.uncompared.get(partner.job_id, domain.SharedPace(step_s=0.0, reports=0))
-        ledger.records.keep_shared_pace(job, partner.job_id, before.and_one(whole_s))
+        job.measured.uncompared[partner.job_id] = before.and_one(whole_s)
         ledger.pairs.not_compared(job, partner)
 
 
@@ -382,7 +382,7 @@ def _compare(ledger: Ledger, job: domain.Job) -> None:
         for _ in range(min(pace.reports, knowledge.OBSERVATIONS) if partner is not None else 0):
             assert partner is not None
             ledger.pairs.observe(job, partner, pace.step_s / job.measured.solo_step_s)
-    ledger.records.clear_uncompared(job)
+    job.measured.uncompared.clear()
 
 
 def blame_memory(ledger: Ledger, job: domain.Job) -> domain.Reason | None:
@@ -411,11 +411,11 @@ def blame_memory(ledger: Ledger, job: domain.Job) -> domain.Reason | None:
     if not known:
         if not job.placement.capped:
             return None
-        ledger.records.outgrew(job)
+        job.outgrown = True
         return domain.because("outgrown", job.placement.memory_mib or 0)
     for partner in known:
         ledger.pairs.note_crowding(job, partner)
-    ledger.records.count_crowding(job)
+    job.counts.crowded += 1
     planned = job.placement.memory_mib
     was = "capped at" if job.placement.beside else "planned with"
     plan = f"{was} {planned} MiB" if planned is not None else "nobody knew its memory"

@@ -87,6 +87,15 @@ class Holdings:
         found = {job_id for job_id in claims if job_id is not None}
         return sorted(found, key=lambda job_id: self._jobs[job_id].number)
 
+    def holders(self, *device_ids: domain.DeviceId) -> list[domain.Job]:
+        """Who holds any of these devices, or gets one next; each once."""
+        found: dict[domain.JobId, None] = {}
+        for device_id in device_ids:
+            found.update(dict.fromkeys(self._tenants[device_id]))
+            if (claim := self.claims.get(device_id)) is not None:
+                found[claim] = None
+        return [self._jobs[job_id] for job_id in found]
+
     def on_host(self, host_id: domain.HostId) -> Sequence[domain.Job]:
         """Jobs whose current attempt still has processes (as far as is known) on the host, by arrival."""
         here = (self._jobs[job_id] for job_id in self._on_host.get(host_id, ()))

@@ -15,13 +15,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller import domain
+from cotenant.controller.engine.state import capacity, holdings, ordering, phases, records, siblings
 from cotenant.controller.engine.state.bookings import Bookings, OpenBooking, SavedBookings
-from cotenant.controller.engine.state.capacity import Sizes
-from cotenant.controller.engine.state.holdings import Holdings
-from cotenant.controller.engine.state.ordering import JobQueue, QueueKey, RunningJobs
-from cotenant.controller.engine.state.phases import Phases
-from cotenant.controller.engine.state.records import Records
-from cotenant.controller.engine.state.siblings import Siblings
 from cotenant.controller.knowledge import Observed, PairTable, Profiles, Resumes
 from cotenant.controller.planning import SchedulingClass, scheduling_class_of, staying_class_of
 
@@ -91,26 +86,26 @@ class Ledger:
     chosen: Mapping[domain.JobId, tuple[domain.DeviceId, ...]] = MappingProxyType({})
     """Empty: only a policy's own view has anything here."""
 
-    def __init__(self, queue_key: QueueKey) -> None:
+    def __init__(self, queue_key: ordering.QueueKey) -> None:
         self.now_s = 0.0
         self.jobs: dict[domain.JobId, domain.Job] = {}
         self.hosts: dict[domain.HostId, domain.Host] = {}
         self.devices: dict[domain.DeviceId, domain.Device] = {}
-        self.queue = JobQueue(queue_key)
+        self.queue = ordering.JobQueue(queue_key)
         """Who waits, in the policy's order."""
-        self.running = RunningJobs()
+        self.running = ordering.RunningJobs()
         """Who holds devices, by predicted end."""
-        self.holdings = Holdings(self.jobs, self.devices)
+        self.holdings = holdings.Holdings(self.jobs, self.devices)
         """Who holds which device, and who gets it next."""
-        self.phases = Phases(self.jobs, self.queue, self.running, self.devices)
+        self.phases = phases.Phases(self.jobs, self.queue, self.running, self.devices)
         """The only way from one phase to another."""
-        self.records = Records(self.phases, self.queue)
+        self.records = records.Records(self.phases, self.queue)
         """The only way to change the record of a job."""
-        self.sizes = Sizes(self.hosts)
+        self.sizes = capacity.Sizes(self.hosts)
         """What hosts could hold, were they empty."""
         self.bookings = Bookings()
         """Devices that are reserved for users."""
-        self.siblings = Siblings()
+        self.siblings = siblings.Siblings()
         """Jobs that hear when their like end."""
         self.kept = self.sizes.kept = self.bookings.kept
         self.free = self.holdings.free

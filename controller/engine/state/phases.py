@@ -7,13 +7,12 @@ entry leaves as it was put in, whatever has happened to the job since.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from cotenant.controller import domain
 from cotenant.controller.domain import job_spec
-from cotenant.controller.engine.state.ended import EndedJobs
 from cotenant.controller.engine.state.ordering import JobQueue, RunningJobs
 
 NEVER_S: Final = float("inf")
@@ -204,6 +203,61 @@ class HpIndex:
         counted = sum(self.waiting.values()), sum(self.placed.values()), sum(self.by_organisation.values())
         pairs = zip(counted, (waiting, placed, waiting + placed), strict=True)
         assert all(abs(one - other) < 1e-3 for one, other in pairs), "hp devices"
+
+
+class EndedJobs:
+    """The ended jobs that are still remembered, by user; of each user those that never started apart from
+    those that ran.
+
+    Rule: one user's jobs do not push out another's. Whoever has the most of them (in number, or in bytes
+    where memory is short) loses one: a job that never started before any that ran, and of those the oldest.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: OrderedDict[domain.JobId, int] = OrderedDict()
+        """The bytes that each takes in memory, in the order in which they ended."""
+        self.size_bytes = 0
+        self._jobs_of: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+        self._by_age: dict[tuple[str, bool], OrderedDict[domain.JobId, None]] = {}
+        """Oldest first, by user and whether it ran."""
+
+    def add(self, job: domain.Job) -> None:
+        user = job.spec.user
+        self.sizes[job.spec.job_id] = size = domain.held_bytes(job.spec)
+        self.size_bytes += size
+        self._jobs_of[user] += 1
+        self._bytes_of[user] += size
+        self._by_age.setdefault((user, job.attempt.number > 0), OrderedDict())[job.spec.job_id] = None
+
+    def remove(self, job: domain.Job) -> None:
+        job_id, user = job.spec.job_id, job.spec.user
+        key = (user, job.attempt.number > 0)
+        size = self.sizes[job_id]
+        del self.sizes[job_id]
+        self.size_bytes -= size
+        self._jobs_of[user] -= 1
+        self._bytes_of[user] -= size
+        del self._by_age[key][job_id]
+        if not self._by_age[key]:
+            del self._by_age[key]
+        if not self._jobs_of[user]:
+            del self._jobs_of[user], self._bytes_of[user]
+
+    def next_to_forget(self, *, by_bytes: bool) -> domain.JobId:
+        """The job that is forgotten next. `by_bytes`: memory is short, so whoever takes the most of it loses
+        one."""
+        amounts = self._bytes_of if by_bytes else self._jobs_of
+        user = next(iter(amounts)) if len(amounts) == 1 else self._find_with_most(amounts)
+        never_ran = self._by_age.get((user, False))
+        return next(iter(never_ran or self._by_age[user, True]))
+
+    def _find_with_most(self, amounts: Counter[str]) -> str:
+        """Finds the user who loses a job."""
+        most = max(amounts.values())
+        users = [user for user, amount in amounts.items() if amount == most]
+        # Equal ones by name, so that every replay forgets the same job.
+        return min([user for user in users if (user, False) in self._by_age] or users)
 
 
 def expect_left(estimate: domain.JobEstimate, remaining_s: float | None) -> None:

@@ -29,14 +29,14 @@ class Histories:
     def standing(self, hello: Hello, reports_seen: int) -> EpochStanding:
         """How the agent's history and this journal's relate."""
         engine, name = self._core.state.engine, self._core.journal.name
-        return standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)
+        return standing(hello.followed, name, engine.ledger.epoch, engine.ledger.epochs_past, reports_seen)
 
     def refusal(self, hello: Hello) -> str:
         """Returns the refusal to an agent that has gone over to another controller."""
         self._core.counters["superseded"] += 1
         host_id, theirs = hello.report.host_id, hello.followed.epoch.number
         log.error("host %s follows epoch %d of another controller: is a second one running?", host_id, theirs)
-        mine = self._core.state.engine.epoch.number
+        mine = self._core.state.engine.ledger.epoch.number
         return (
             f"this controller is of epoch {mine}, {host_id} follows {theirs} of another: stop the older one"
         )
@@ -45,7 +45,7 @@ class Histories:
         """The journal lacks what an agent has followed; attempts of that history must not be taken for ours.
         True: another epoch has begun, once in a run, and beyond each that an agent has followed."""
         core, followed = self._core, hello.followed
-        if self._knows_restored and core.state.engine.epoch.number > followed.epoch.number:
+        if self._knows_restored and core.state.engine.ledger.epoch.number > followed.epoch.number:
             return False
         self._knows_restored = True
         hold_s = max(0.0, self._hold_until_s - core.clock.now_s())

@@ -13,10 +13,7 @@ import msgspec
 
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents.delivery import Delivery, HostQuestions, Overflow, no_log, no_stream
-from cotenant.controller.executors.agents.histories import Histories
-from cotenant.controller.executors.agents.idling import IdleFilter, idle_words
-from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
+from cotenant.controller.executors.agents import delivery, histories, reducers
 from cotenant.controller.executors.agents.trees import TreeService
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
@@ -101,16 +98,16 @@ class AgentExecutor(AgentNews):
         self._lease_s = lease_s
         self._links: dict[domain.HostId, AgentConnection] = {}
         self._addresses: dict[bytes, domain.HostId] = {}
-        self._delivery = Delivery()
+        self._delivery = delivery.Delivery()
         self._unstartable: list[ev.AttemptEnded] = []
-        self._progress = ProgressFilter()
-        self._idle = IdleFilter()
-        self._histories = Histories(core, lease_s)
+        self._progress = reducers.ProgressFilter()
+        self._idle = reducers.IdleFilter()
+        self._histories = histories.Histories(core, lease_s)
         self.trees = TreeService(core, trees)
-        self.logs = HostQuestions(core.clock, self.say, no_log)
-        self.streams = HostQuestions(core.clock, self.say, no_stream, STREAM_QUESTIONS_MAX)
+        self.logs = delivery.HostQuestions(core.clock, self.say, delivery.no_log)
+        self.streams = delivery.HostQuestions(core.clock, self.say, delivery.no_stream, STREAM_QUESTIONS_MAX)
         now_s = core.clock.now_s()
-        self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
+        self.watch = reducers.HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
         self.rebuilt()
 
     def rebuilt(self) -> None:
@@ -155,7 +152,7 @@ class AgentExecutor(AgentNews):
             case wire.Report():
                 return self._report(link, host_id, message)
             case wire.CommandAck():
-                if message.epoch == self._core.state.engine.epoch.token:
+                if message.epoch == self._core.state.engine.ledger.epoch.token:
                     self._delivery.note_seen(host_id, message.command_id)
             case wire.NotFollowed():
                 self._not_followed(host_id, message)
@@ -222,7 +219,7 @@ class AgentExecutor(AgentNews):
     def _not_followed(self, host_id: domain.HostId, message: wire.NotFollowed) -> None:
         """The host does not follow our epoch: it has to greet again, which settles whose history counts."""
         self._core.counters["not_followed"] += 1
-        if message.epoch == self._core.state.engine.epoch.token:
+        if message.epoch == self._core.state.engine.ledger.epoch.token:
             self._drop(host_id)
 
     def _rival_proven(self, link: AgentConnection, message: wire.Hello, now_s: float) -> bool:
@@ -268,7 +265,7 @@ class AgentExecutor(AgentNews):
             lease_s=self._lease_s,
             reports_seen=self._seen.get(hello.report.host_id, 0),
             journal=self._core.journal.name,
-            epoch=self._core.state.engine.epoch,
+            epoch=self._core.state.engine.ledger.epoch,
             reached=self._core.durable_seq,
             restored=restored,
         )
@@ -333,7 +330,7 @@ class AgentExecutor(AgentNews):
         if event is None:
             return
         self._core.happen(event)
-        first, text = first_host(job), idle_words(event, now_s)
+        first, text = first_host(job), reducers.idle_words(event, now_s)
         if first is not None and text:
             told = wire.TellJob(job_id=event.job_id, attempt=event.attempt, text=text)
             self._core.run_after_commit(partial(self._tell, first, told))
@@ -387,7 +384,7 @@ class AgentExecutor(AgentNews):
             return False
         if job is None or job.attempt.number != message.attempt or job.placement is None:
             return True
-        devices = self._core.state.engine.view().devices
+        devices = self._core.state.engine.ledger.devices
         hosts = {devices[d].host_id for d in job.placement.devices if d in devices}
         if {host_id, message.to_host} <= hosts:
             self.say(message.to_host, message)
@@ -417,7 +414,7 @@ class AgentExecutor(AgentNews):
         for command in commands:
             try:
                 self._delivery.put(command, now_s)
-            except Overflow:
+            except delivery.Overflow:
                 self._core.counters["overflows"] += 1
                 self._drop(command.host_id)
         for host_id in dict.fromkeys(command.host_id for command in commands):
@@ -444,7 +441,7 @@ class AgentExecutor(AgentNews):
                 secrets=secrets,
                 session=link.session,
                 beat=link.beat,
-                epoch=self._core.state.engine.epoch.token,
+                epoch=self._core.state.engine.ledger.epoch.token,
                 reached=self._core.durable_seq,
             )
             self._say(link.address, order)
@@ -478,7 +475,7 @@ class AgentExecutor(AgentNews):
         self._forget_jobs()
 
     def _forget_jobs(self) -> None:
-        jobs, devices = self._core.state.engine.jobs, self._core.state.engine.view().devices
+        jobs, devices = self._core.state.engine.jobs, self._core.state.engine.ledger.devices
         if len(self.readings) > len(devices):
             self.readings = {each: read for each, read in self.readings.items() if each in devices}
         if len(self.telemetry) > len(jobs):

@@ -1,4 +1,4 @@
-"""From heartbeats to events: who fell silent, who is lost, whose progress is worth a decision.
+"""From heartbeats to events: who fell silent, who is lost, whose progress is worth a decision, who is idle.
 
 Rule: pure. A heartbeat is not an event and is never journalled; only what changed enough to matter is.
 Time in which we did not listen does not count as an agent's silence.
@@ -7,13 +7,15 @@ Time in which we did not listen does not count as an agent's silence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller import domain
 from cotenant.controller.domain import AttemptNo, HostId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import SeenBatch
-from cotenant.controller.wire import AttemptProgress
+from cotenant.controller.wire import AttemptProgress, IdleReading
 
 DEAF_AFTER_S = 3.0
 """A longer gap between two ticks is ours: the controller was stopped, starved or busy."""
@@ -27,6 +29,8 @@ PROGRESS_SPACING_S_MAX = 120.0
 """The least time from one event to the next. It doubles with each change of pace that follows soon on another
 (within `CALM` times the spacing), so that a job whose pace jumps all the time does not fill the journal."""
 CALM = 10.0
+OLD_S: Final = 10.0
+"""What a host has said longer ago of an idle job says nothing of now."""
 BUDGET_SHARE = 0.01
 BUDGET_EVERY_S = 1.0
 """A job with a budget is told of after each such share of it, at most once in so long: how far it is decides
@@ -202,3 +206,66 @@ def departs(told: LastProgress, news: AttemptProgress, iterations: int | None, n
     expected_s = (iterations - told.step) * told.step_s - (now_s - told.at_s)
     remaining_s = (iterations - news.step) * news.step_s
     return abs(remaining_s - expected_s) > PROGRESS_SHARE * max(abs(expected_s), told.step_s)
+
+
+class HeardIdle(NamedTuple):
+    """What a host has said last of an attempt."""
+
+    attempt: AttemptNo
+    reading: IdleReading
+    at_s: float
+
+
+class IdleFilter:
+    """Decides which heartbeats make an event about an idle job: a stage that it has come to, and that it
+    works again. What was told before is in the job's record, so that a controller which starts anew goes on
+    where it was. A gang is idle while each of its hosts has said so lately."""
+
+    def __init__(self) -> None:
+        self._heard: dict[JobId, dict[HostId, HeardIdle]] = {}
+
+    def take(
+        self, job: domain.Job, host_id: HostId, reading: IdleReading, now_s: float
+    ) -> ev.IdleSeen | None:
+        """Takes in the reading of a job on devices, from one of its hosts."""
+        attempt, spell = job.attempt.number, job.attempt.idle
+        steps = domain.idle_steps(job.spec.idle)
+        if not steps:
+            return None
+        said = self._heard.setdefault(job.job_id, {})
+        said[host_id] = HeardIdle(attempt, reading, now_s)
+        known = {
+            host: each
+            for host, each in said.items()
+            if host in job.attempt.hosts_left and each.attempt == attempt and now_s - each.at_s <= OLD_S
+        }
+        if job.phase is not domain.Phase.RUNNING:
+            return None
+        if spell is not None and _works_since(reading, spell, now_s):
+            return ev.IdleSeen(job_id=job.job_id, attempt=attempt, since_s=None)
+        if len(known) < len(job.attempt.hosts_left):
+            return None
+        idle_s = min(each.reading.idle_s for each in known.values())
+        stage = domain.next_stage(steps, spell, idle_s)
+        if not stage:
+            return None
+        since_s = now_s - idle_s if spell is None else spell.since_s
+        return ev.IdleSeen(job_id=job.job_id, attempt=attempt, since_s=since_s, stage=stage)
+
+    def forget(self, gone: list[JobId]) -> None:
+        for job_id in gone:
+            self._heard.pop(job_id, None)
+
+
+def _works_since(reading: IdleReading, spell: domain.IdleSpell, now_s: float) -> bool:
+    """Whether it has worked in the spell: what was heard late may seem to be a little after its beginning."""
+    if reading.active_ago_s is None:
+        return False
+    return now_s - reading.active_ago_s > (spell.since_s + spell.told_s) / 2.0
+
+
+def idle_words(event: ev.IdleSeen, now_s: float) -> str:
+    """What the user of an idle job is told in its log; empty: nothing."""
+    if event.since_s is None or event.stage in ("", "stop"):
+        return ""
+    return f"this job {domain.render(domain.idle_reason(event.stage, now_s - event.since_s))}"

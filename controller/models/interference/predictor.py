@@ -14,9 +14,7 @@ import numpy as np
 
 from cotenant.controller import performance
 from cotenant.controller.domain import Job
-from cotenant.controller.models.interference.bands import Novelty, band_of, scale_of
-from cotenant.controller.models.interference.features import Matrix, job_features, names_in, pair_features
-from cotenant.controller.models.interference.forest import Forest, Values
+from cotenant.controller.models.interference import bands, features, forest
 
 SEEN_MIN: Final = 0.5
 """The share of its features, by importance, that must be measured of a job."""
@@ -39,23 +37,23 @@ class Predictor:
         ValueError: the model names features that this version does not know, or its trees are too large.
         """
         self.model = model
-        self.names = names_in(model.features)
-        self._forest = Forest(model.trees, len(model.features))
-        self._novelty = Novelty(model.known)
+        self.names = features.names_in(model.features)
+        self._forest = forest.Forest(model.trees, len(model.features))
+        self._novelty = bands.Novelty(model.known)
         self._factors = np.array([band.factor for band in model.bands])
         self._weights = _weights(model, self.names)
         self._kinds: dict[int, _Kind] = {}
         self._answers: dict[tuple[int, int], performance.Interference] = {}
         self._count = 0
 
-    def ratios(self, jobs: Matrix, others: Matrix) -> Values:
+    def ratios(self, jobs: features.Matrix, others: features.Matrix) -> forest.Values:
         """Raw xi of each job beside its other, which may be below 1. Columns are `names`."""
-        return self._forest.predict(pair_features(self.names, jobs, others, self.model.features))
+        return self._forest.predict(features.pair_features(self.names, jobs, others, self.model.features))
 
-    def factors(self, jobs: Matrix, others: Matrix) -> Values:
+    def factors(self, jobs: features.Matrix, others: features.Matrix) -> forest.Values:
         """The factor of the stranger job of each pair; x `scale_of` an answer it is the answer's margin."""
         strange = np.maximum(self._novelty.score(jobs), self._novelty.score(others))
-        factors: Values = self._factors[band_of(self.model.bands, strange)]
+        factors: forest.Values = self._factors[bands.band_of(self.model.bands, strange)]
         return factors
 
     def ratios_beside(self, job: Job, partners: Sequence[Job]) -> list[performance.Interference | None]:
@@ -86,7 +84,7 @@ class Predictor:
         xi = self.ratios(np.concatenate((one, two)), np.concatenate((two, one)))
         xi = np.maximum(xi, 1.0)
         factors = [max(kind.factor, other.factor) for other in others]
-        margins = scale_of(xi) * np.tile(factors, 2)
+        margins = bands.scale_of(xi) * np.tile(factors, 2)
         answers: dict[int, performance.Interference] = {}
         for other, ratios, wide in zip(
             others, xi.reshape(2, -1).T.tolist(), margins.reshape(2, -1).T.tolist(), strict=True
@@ -106,9 +104,9 @@ class Predictor:
         if len(self._kinds) >= self._kinds_max:
             self._kinds.clear()
             self._answers.clear()
-        values = np.array([job_features(job, self.names)], np.float32)
+        values = np.array([features.job_features(job, self.names)], np.float32)
         seen = float(self._weights[~np.isnan(values[0])].sum())
-        factor = float(self._factors[band_of(self.model.bands, self._novelty.score(values))][0])
+        factor = float(self._factors[bands.band_of(self.model.bands, self._novelty.score(values))][0])
         self._count += 1
         kind = _Kind(job.measured.profile, job.batch_size, self._count, values, seen >= SEEN_MIN, factor)
         self._kinds[id(job.measured.profile)] = kind
@@ -125,7 +123,7 @@ class _Kind:
         profile: performance.Profile | None,
         batch_size: int | None,
         number: int,
-        values: Matrix,
+        values: features.Matrix,
         enough: bool,
         factor: float,
     ) -> None:
@@ -133,7 +131,7 @@ class _Kind:
         self.number, self.values, self.enough, self.factor = number, values, enough, factor
 
 
-def _weights(model: performance.InterferenceModel, names: tuple[str, ...]) -> Values:
+def _weights(model: performance.InterferenceModel, names: tuple[str, ...]) -> forest.Values:
     """The importance of each of a job's features, over all columns that need it; they sum to 1."""
     weights = np.zeros(len(names))
     for column, importance in zip(model.features, model.importances, strict=True):

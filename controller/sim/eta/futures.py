@@ -127,7 +127,7 @@ class Future:
         loads_s = engine.loads_seen()
         load_s = median(loads_s) if loads_s else median(job.estimate.load_s for job in jobs)
         pause_s = median(job.estimate.pause_s for job in jobs)
-        kinds = KindRatios([*(job.spec for job in jobs), *self._specs], engine.pairs)
+        kinds = KindRatios([*(job.spec for job in jobs), *self._specs], engine.ledger.pairs)
         self.ratios = kinds
         self.workload = _columns(
             submit_s=[*[0.0] * len(jobs), *(now_s + after_s for after_s, _, _ in coming)],
@@ -146,7 +146,7 @@ class Future:
         self.endless = frozenset(
             job.job_id for row, job in enumerate(jobs) if self.workload.duration_s[row] == ENDLESS_S
         )
-        devices = engine.view().devices
+        devices = engine.ledger.devices
         self.runs = [
             _run_of(job, row, kinds.of_rows[row], devices, now_s)
             for row, job in enumerate(jobs)

@@ -208,7 +208,7 @@ def _effect(engine: Engine, first: domain.Job, without: Times, follows: Times) -
     waits = first.phase in (domain.Phase.QUEUED, domain.Phase.RESERVED)
     ahead, waits_for = [], []
     if waits:
-        ahead = [job.job_id for job in engine.view().queue.jobs_in_order()]
+        ahead = [job.job_id for job in engine.ledger.queue.jobs_in_order()]
         ahead = ahead[: ahead.index(first.job_id)] if first.job_id in ahead else []
         waits_for = _leave_first(engine, first, follows)
     reasons = [each for each in engine.explain(first.job_id, engine.now_s) if each.code != "submitted"]
@@ -225,7 +225,7 @@ def _leave_first(engine: Engine, job: domain.Job, ends: Times) -> list[domain.Jo
     """Lists as many jobs on devices as have to leave for `job`, the first to end first."""
     if job.phase is domain.Phase.RESERVED:
         return list(job.waits_for)
-    view = engine.view()
+    view = engine.ledger
     free, found = view.free.everywhere, []
     for other in sorted(
         view.running.jobs_by_end(), key=lambda each: (_median_s(ends.get(each.job_id)), each.number)

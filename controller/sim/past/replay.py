@@ -281,8 +281,8 @@ class _Watcher:
         del self._waiting_to_arrive[job_id]
         self._open[job_id].arrived_s = engine.now_s
         if engine.now_s >= self._begin_s:
-            self._settings[engine.policy_name] += 1
-            self._parameters[engine.policy_name] = dict(engine.policy_parameters)
+            self._settings[engine.current.name] += 1
+            self._parameters[engine.current.name] = dict(engine.current.parameters)
 
     def _phase_ended(self, engine: Engine, event: ev.FirstStepDone | ev.AttemptEnded) -> None:
         """Notes how long a load or a pause took that came to its end."""

@@ -232,7 +232,7 @@ class AskingSpecs:
         if row not in self._asks:
             return spec
         now_s = float(self._submit_s[row])
-        found = self.engine.promise_for((spec,), now_s)
+        found = self.engine.promises.offer((spec,), now_s)
         if isinstance(found, Reason):
             self._refused[found.code] = self._refused.get(found.code, 0) + 1
             return spec
@@ -241,7 +241,7 @@ class AskingSpecs:
 
     def result(self) -> dict[str, Any]:
         """Counts of the promises asked for, given, kept and broken, for a summary."""
-        saved, given = self.engine.promises, len(self._told_s)
+        saved, given = self.engine.promises.saved, len(self._told_s)
         return {
             "asked": given + sum(self._refused.values()),
             "given": given,

@@ -190,7 +190,7 @@ class SlurmAllocator:
             await self._call(programs.scancel(left), "")
 
     def _note_idle(self) -> None:
-        now_s, idle = self._core.clock.now_s(), idle_now(self._core.state.engine.view())
+        now_s, idle = self._core.clock.now_s(), idle_now(self._core.state.engine.ledger)
         self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in idle}
 
     # --- A queue -----------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class SlurmAllocator:
         problem = await self._publish(queue) or problem or await self._check(queue)
         queue = self._core.state.allocations.queues.get(queue.name, queue)
         allocations = tuple(self._core.state.allocations.allocations_of(queue.name))
-        now_s, view = self._core.clock.now_s(), self._core.state.engine.view()
+        now_s, view = self._core.clock.now_s(), self._core.state.engine.ledger
         plan = decide(situation(view, queue, allocations, now_s, self._idle_since_s, problem))
         self.why[queue.name] = plan.why
         await self._give_back(queue, plan)

@@ -17,11 +17,9 @@ from starlette.routing import Route
 from cotenant.controller.client.connection import Refusal
 from cotenant.controller.client.output import read_end
 from cotenant.controller.domain import ENDED, AttemptNo, JobId, array_of
-from cotenant.controller.present import sharing
-from cotenant.controller.present.etas import describe_eta
+from cotenant.controller.present import etas, sharing, terminal
 from cotenant.controller.present.job_page import ATTEMPT_COLUMNS, asked_for, standing
 from cotenant.controller.present.jobs import devices, steps
-from cotenant.controller.present.terminal import last_words
 from cotenant.controller.web.connections import Connections
 from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.pages import changing
@@ -97,7 +95,7 @@ def fill(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "job": job,
         "now": looked.now,
         "why": looked.why,
-        "eta": describe_eta(job.eta),
+        "eta": etas.describe_eta(job.eta),
         "standing": [(name, text) for name, text in standing(job) if text and name not in ("why", "eta")],
         "asked_for": [(name, text) for name, text in asked_for(job.spec, False) if text],
         "variables": sorted(job.spec.launch.env.items()),
@@ -210,7 +208,7 @@ def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) ->
     if end is None:
         return None
     is_cut = end.next_offset > len(end.data) or end.data.count(b"\n") > lines
-    return AttemptTail(attempt, last_words(end.data, lines, colours=False), end.missing, is_cut)
+    return AttemptTail(attempt, terminal.last_words(end.data, lines, colours=False), end.missing, is_cut)
 
 
 def _part(

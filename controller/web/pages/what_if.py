@@ -13,11 +13,8 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from cotenant.controller.present.tables import Column
-from cotenant.controller.present.units import local_time
-from cotenant.controller.web.access import change
-from cotenant.controller.web.page import Asking, Page, Params
-from cotenant.controller.web.simulations import Simulated, WhatIf
+from cotenant.controller.present import tables, units
+from cotenant.controller.web import access, page, simulations
 from cotenant.controller.wire import clients as wire
 
 SINCE: Final = {"1d": "the last day", "7d": "the last 7 days", "30d": "the last 30 days", "": "all there is"}
@@ -28,14 +25,14 @@ GPUS_MAX: Final = 100_000
 class LookedSimulations(NamedTuple):
     policies: wire.Policies
     journal: str
-    newest: tuple[Simulated, ...]
+    newest: tuple[simulations.Simulated, ...]
 
 
-def look(asks: Asking, params: Params) -> LookedSimulations:
+def look(asks: page.Asking, params: page.Params) -> LookedSimulations:
     return LookedSimulations(asks.ask(wire.GetPolicy()), journal_of(asks), asks.simulations.newest())
 
 
-def journal_of(asks: Asking) -> str:
+def journal_of(asks: page.Asking) -> str:
     said = asks.ask(wire.GetStatus()).journal
     return said.rpartition(",")[0] or said
 
@@ -46,14 +43,14 @@ def journal_of(asks: Asking) -> str:
 class ShownSimulation(NamedTuple):
     """A simulation, as a template wants it."""
 
-    simulated: Simulated
+    simulated: simulations.Simulated
     began: str
     share_done: float | None
-    columns: list[Column]
+    columns: list[tables.Column]
     asked: str
 
 
-def fill(looked: LookedSimulations, params: Params) -> Mapping[str, Any]:
+def fill(looked: LookedSimulations, params: page.Params) -> Mapping[str, Any]:
     offers = [each for each in looked.policies.offers if each.available]
     newest = [one(each) for each in looked.newest]
     return {
@@ -68,7 +65,7 @@ def fill(looked: LookedSimulations, params: Params) -> Mapping[str, Any]:
     }
 
 
-def one(simulated: Simulated) -> ShownSimulation:
+def one(simulated: simulations.Simulated) -> ShownSimulation:
     said = [
         simulated.asked.policies.replace(",", ", ") or "the policy of the time alone",
         SINCE.get(simulated.asked.since, simulated.asked.since),
@@ -77,21 +74,21 @@ def one(simulated: Simulated) -> ShownSimulation:
         said.append(f"also with {simulated.asked.add_gpus} more GPUs")
     return ShownSimulation(
         simulated=simulated,
-        began=local_time(simulated.began_wall_s),
+        began=units.local_time(simulated.began_wall_s),
         share_done=simulated.said.finished / simulated.said.total if simulated.said.total else None,
         columns=[column(number, title) for number, title in enumerate(simulated.said.titles)],
         asked="; ".join(said),
     )
 
 
-def column(number: int, title: str) -> Column:
-    return Column(title, lambda row: row[number], right=number > 0)
+def column(number: int, title: str) -> tables.Column:
+    return tables.Column(title, lambda row: row[number], right=number > 0)
 
 
 # --- Asking for one ---------------------------------------------------------------------------------
 
 
-def asked_in(fields: Mapping[str, str], journal: str) -> WhatIf | None:
+def asked_in(fields: Mapping[str, str], journal: str) -> simulations.WhatIf | None:
     """The simulation that a form's fields ask for; None: a field is not one of ours."""
     names = [name.removeprefix("policy-") for name in fields if name.startswith("policy-")]
     gpus, since = fields.get("add_gpus") or "0", fields.get("since", "")
@@ -99,11 +96,11 @@ def asked_in(fields: Mapping[str, str], journal: str) -> WhatIf | None:
         return None
     if len(names) > POLICIES_MAX or not all(name.replace("-", "").isalnum() for name in names):
         return None
-    return WhatIf(journal=journal, policies=",".join(names), since=since, add_gpus=int(gpus))
+    return simulations.WhatIf(journal=journal, policies=",".join(names), since=since, add_gpus=int(gpus))
 
 
 async def act(request: Request, fields: Mapping[str, str]) -> Response:
-    def start(asks: Asking) -> bool:
+    def start(asks: page.Asking) -> bool:
         asked = asked_in(fields, journal_of(asks))
         return asked is not None and asks.simulations.start(asked)
 
@@ -111,12 +108,12 @@ async def act(request: Request, fields: Mapping[str, str]) -> Response:
     return RedirectResponse("/what-if" if started else "/what-if?refused=yes", 303)
 
 
-PAGE: Final = Page(
+PAGE: Final = page.Page(
     name="what_if",
     title="What-if",
     path="/what-if",
     look=look,
     fill=fill,
     parts=("results",),
-    routes=(change("/what-if/start", act),),
+    routes=(access.change("/what-if/start", act),),
 )

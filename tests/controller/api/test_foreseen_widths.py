@@ -91,7 +91,7 @@ def test_a_job_that_is_not_there_is_rolled_out_and_nothing_is_changed(policy: st
     assert eta.start is not None
     assert eta.finish is not None
     assert (eta.start.told.p50_s, eta.finish.told.p50_s) == pytest.approx((start_s, start_s + 65.0))
-    assert desk.engine.next_number == before
+    assert desk.engine.ledger.next_number == before
     assert list(desk.engine.jobs) == ["1"]
 
 

@@ -119,7 +119,7 @@ def test_anybody_may_ask(stations: Callable[..., Station]) -> None:
 
 def test_more_than_were_asked_for_are_counted(stations: Callable[..., Station]) -> None:
     station = stations()
-    station.core.state.engine.pairs.entries.update(table().entries)
+    station.core.state.engine.ledger.pairs.entries.update(table().entries)
     reply = station.ask(clients.ListPairs(limit=1))
     assert (len(reply.pairs), reply.more) == (1, 3)
     assert reply.pairs[0].verdict == "loses"

@@ -40,7 +40,7 @@ def test_nothing_is_changed_by_it(stations: Callable[..., Station]) -> None:
     station.ask(clients.PreviewPolicy(name="castor"))
     assert station.journal.last_seq == entries
     assert station.core.state.save() == before
-    assert station.core.state.engine.policy_name == "fifo"
+    assert station.core.state.engine.current.name == "fifo"
 
 
 def test_it_is_for_those_who_may_set_one_and_for_policies_that_exist(

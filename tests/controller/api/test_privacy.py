@@ -240,7 +240,7 @@ def test_commands_are_their_owners_where_several_accounts_share_a_controller(
 def test_pairs_are_named_by_their_programs(station: Station) -> None:
     """A word that is looked for in them is not found in what the asker may not read."""
     fill(station)
-    jobs, pairs = station.core.state.engine.jobs, station.core.state.engine.pairs
+    jobs, pairs = station.core.state.engine.jobs, station.core.state.engine.ledger.pairs
     pairs.observe(jobs[FAILED], jobs[MINE], 1.5)
 
     def seen(who: Any, containing: str = "") -> list[set[str]]:

@@ -56,7 +56,7 @@ def test_a_simulation_is_made_when_asked_for_and_says_why_not(stations: Callable
     view = station.ask(clients.GetShadow()).shadow
     assert (view.is_simulating, view.simulated) == (False, None)
     assert "no job that arrived in this part of the journal has trained (2 not ended yet)" in view.why_not
-    run_one(station, b"agent-h1", station.core.state.engine.view().running.jobs_by_end()[0].job_id)
+    run_one(station, b"agent-h1", station.core.state.engine.ledger.running.jobs_by_end()[0].job_id)
     station.ask(clients.GetShadow(simulate=True))
     follow(station, child)
     view = station.ask(clients.GetShadow()).shadow

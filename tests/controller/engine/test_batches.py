@@ -197,7 +197,7 @@ def test_a_kind_keeps_its_parts_when_one_of_it_is_measured_whole() -> None:
     for number, found in ((1, PARTS), (2, SEEN_WHOLE)):
         job_id = desk.job(number).job_id
         desk.tell(ev.ProfileLearned(job_id=job_id, profile=found, device_type=TYPE, is_complete=True))
-    (kept,) = desk.engine.known_profiles.values()
+    (kept,) = desk.engine.ledger.profiles.known.values()
     assert kept.profile.points == desk.job(2).measured.profile.points == PARTS.points
 
 

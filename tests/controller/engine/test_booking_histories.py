@@ -89,14 +89,14 @@ class Lab(Driver):
                 until_s=from_s + each.length_s,
                 every_s=bookings.DAY_S if each.is_resumable else 0.0,
             )
-            if isinstance(self.engine.offer_booking(booking, self.now_s), tuple):
+            if isinstance(self.engine.bookings.offer(booking, self.now_s), tuple):
                 self.tell(ev.BookingMade(booking=booking, by=each.user))
 
         self._at(float(each.at_s), do)
 
     def _check(self) -> None:
         engine, now_s = self.engine, self.now_s
-        for each in engine.bookings.values():
+        for each in engine.ledger.bookings.open.values():
             if now_s < each.from_s:
                 continue
             assert each.is_closed and len(each.devices) == each.booking.gpus, (now_s, each)
@@ -132,7 +132,7 @@ class Lab(Driver):
         next_s = min(
             (
                 other.from_s
-                for other in self.engine.bookings.values()
+                for other in self.engine.ledger.bookings.open.values()
                 if other is not each and not set(other.devices).isdisjoint(idle)
             ),
             default=inf,

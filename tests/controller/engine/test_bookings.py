@@ -28,13 +28,13 @@ def booked(gpus: int = 1, from_s: float = 1000.0, until_s: float = 5000.0, **mor
 
 def book(desk: Desk, gpus: int = 1, from_s: float = 1000.0, until_s: float = 5000.0, **more: Any) -> Any:
     made = booked(gpus, from_s, until_s, **more)
-    assert isinstance(desk.engine.offer_booking(made, desk.now_s), tuple)
+    assert isinstance(desk.engine.bookings.offer(made, desk.now_s), tuple)
     desk.tell(ev.BookingMade(booking=made, by=made.user))
-    return desk.engine.bookings[made.booking_id]
+    return desk.engine.ledger.bookings.open[made.booking_id]
 
 
 def refused(desk: Desk, *of: Any, **more: Any) -> NoDevices:
-    found = desk.engine.offer_booking(booked(*of, **more), desk.now_s)
+    found = desk.engine.bookings.offer(booked(*of, **more), desk.now_s)
     assert isinstance(found, NoDevices), found
     return found
 
@@ -125,7 +125,7 @@ def test_its_devices_are_the_owners_alone_and_its_jobs_are_not_preempted(policy:
     desk.wait(500.0)
     assert (desk.phase(1), desk.phase(2)) == ("running", "queued")
     desk.wait(5000.0 - desk.now_s)
-    assert desk.engine.bookings == {}
+    assert desk.engine.ledger.bookings.open == {}
     desk.submit(3, hold=True)
     assert desk.phase(1) in ("running", "checkpointing"), "it goes on as others do"
 
@@ -184,7 +184,7 @@ def test_a_cancelled_one_keeps_nobody_back() -> None:
     desk.submit(1, **RIGID)
     desk.tell(ev.BookingCancelled(booking_id="r1", by="ann"))
     assert desk.phase(1) == "loading"
-    assert desk.engine.bookings == {}
+    assert desk.engine.ledger.bookings.open == {}
 
 
 # --- Which devices -------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_devices_are_those_that_will_be_there() -> None:
     found = refused(desk, 1, booking_id="r2")
     assert (found.gpus_then, found.from_s) == (0, 5000.0)
     assert refused(desk, 3, 6000.0, 7000.0, booking_id="r2").gpus_then == 2
-    assert isinstance(desk.engine.offer_booking(booked(2, 6000.0, 7000.0, booking_id="r2"), 0.0), tuple)
+    assert isinstance(desk.engine.bookings.offer(booked(2, 6000.0, 7000.0, booking_id="r2"), 0.0), tuple)
 
 
 def test_one_that_comes_again_is_in_the_way_of_all_that_it_meets() -> None:

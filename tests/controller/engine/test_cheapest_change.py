@@ -27,7 +27,7 @@ def waits(**asks: Any) -> Desk:
 
 
 def told(desk: Desk) -> str:
-    reason = cheapest_change(desk.engine.view(), desk.job(9))
+    reason = cheapest_change(desk.engine.ledger, desk.job(9))
     return "" if reason is None else render(reason).partition("`")[2].strip("`")
 
 

@@ -33,9 +33,8 @@ def crash(desk: Desk, number: int, **more: Any) -> None:
 
 
 def out_of_memory(desk: Desk) -> dict[str, int]:
-    return {
-        f"{e.job}|{e.beside}": e.out_of_memory for e in desk.engine.pairs.entries.values() if e.out_of_memory
-    }
+    entries = desk.engine.ledger.pairs.entries.values()
+    return {f"{e.job}|{e.beside}": e.out_of_memory for e in entries if e.out_of_memory}
 
 
 def test_the_guest_goes_on_later_and_is_not_failed_for_it() -> None:
@@ -134,7 +133,7 @@ def test_the_quarantine_survives_recovery() -> None:
     written = desk.restart()
     desk.submit(3, **job("y.py", 200.0))
     assert desk.why(3) == "no sharing with 1: jobs of these two kinds have run out of device memory together"
-    assert msgspec.msgpack.decode(written, type=Snapshot).ledger.pairs == desk.engine.pairs.entries
+    assert msgspec.msgpack.decode(written, type=Snapshot).ledger.pairs == desk.engine.ledger.pairs.entries
 
 
 def test_later_measurements_do_not_lift_it() -> None:
@@ -143,7 +142,7 @@ def test_later_measurements_do_not_lift_it() -> None:
     crash(desk, 2)
     for _ in range(30):
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=1.0, second_xi=1.0))
-    assert desk.engine.view().pairs.interference(desk.job(1), desk.job(2)).crowded
+    assert desk.engine.ledger.pairs.interference(desk.job(1), desk.job(2)).crowded
     assert desk.phase(3) == "queued"
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import AttemptNo, Job, because
-from cotenant.controller.engine.state.ended import EndedJobs
+from cotenant.controller.engine.state.phases import EndedJobs
 from tests.controller.building import spec
 
 KEEP = 5

@@ -868,7 +868,7 @@ def test_a_device_that_leaves_its_hosts_report_gets_no_new_work_and_the_job_on_i
     assert (desk.phase(1), desk.devices(2)) == ("running", ("a/cpu0",))
     desk.end(1, host="b")
     assert desk.phase(1) == "done"
-    assert set(desk.engine.view().devices) == {"a/cpu0", "b/cpu0", "b/cpu1"}
+    assert set(desk.engine.ledger.devices) == {"a/cpu0", "b/cpu0", "b/cpu1"}
 
 
 def test_every_host_that_a_job_ever_ran_on_is_told_to_forget_it() -> None:
@@ -962,9 +962,9 @@ def test_another_policy_takes_over_the_queue_in_its_own_order() -> None:
     desk.run(1, expected_s=10)
     desk.submit(2, expected_s=500)
     desk.submit(3, expected_s=5)
-    assert [j.job_id for j in desk.engine.view().queue.jobs_in_order()] == ["2", "3"]
+    assert [j.job_id for j in desk.engine.ledger.queue.jobs_in_order()] == ["2", "3"]
     desk.tell(ev.PolicyChanged(name="sjf", by="root"))
-    assert [j.job_id for j in desk.engine.view().queue.jobs_in_order()] == ["3", "2"]
+    assert [j.job_id for j in desk.engine.ledger.queue.jobs_in_order()] == ["3", "2"]
     desk.end(1)
     assert desk.phase(3) == "loading"
 
@@ -1077,13 +1077,13 @@ def test_where_no_image_can_run_it_is_said_what_a_host_lacks() -> None:
 
 def test_a_new_controller_begins_with_cotenant_and_one_that_has_a_journal_goes_on_with_its_own() -> None:
     fresh = Engine(registry.make, EngineConfig())
-    assert (fresh.config.policy.name, fresh.policy_name) == ("auto", "cotenant")
+    assert (fresh.config.policy.name, fresh.current.name) == ("auto", "cotenant")
     before = Engine(registry.make, EngineConfig(policy=PolicySettings(name="fifo")))
     before.handle(ev.HostJoined(report=report()), 0.0)
     before.handle(ev.JobArrived(spec=spec(1)), 1.0)
     fresh.restore(before.snapshot())
-    assert fresh.policy_name == "fifo"
+    assert fresh.current.name == "fifo"
     fresh.handle(ev.PolicyChanged(name="sjf", by="root"), 2.0)
     again = Engine(registry.make, EngineConfig())
     again.restore(fresh.snapshot())
-    assert again.policy_name == "sjf"
+    assert again.current.name == "sjf"

@@ -139,7 +139,7 @@ def test_a_profile_that_comes_later_moves_the_job_in_the_queue_only_as_far_as_it
     desk.submit(2, expected_s=10.0)
     desk.submit(3, expected_s=20.0)
     desk.tell(ev.ProfileLearned(job_id=desk.job(3).job_id, profile=profile(8, (1, 2.0, 1.0))))
-    assert [j.job_id for j in desk.engine.view().queue.jobs_in_order()] == ["2", "3"]
+    assert [j.job_id for j in desk.engine.ledger.queue.jobs_in_order()] == ["2", "3"]
     assert desk.job(3).measured.solo_step_s == 2.0
     assert desk.engine.hosts[HostId("a")].state == "ok"
 

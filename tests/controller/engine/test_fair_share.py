@@ -67,7 +67,7 @@ def test_with_equal_demand_nobody_stays_above_twice_anothers_usage(policy: str, 
     slack_s = 4 * 250.0
     for at_s in range(2_000, 6_000, 200):
         driver.run(until_s=float(at_s))
-        waiting = {job.spec.user for job in driver.engine.view().queue.jobs_in_order()}
+        waiting = {job.spec.user for job in driver.engine.ledger.queue.jobs_in_order()}
         if waiting != {"ann", "bob", "eve"}:
             break
         used = {user: used_s(driver, user) for user in waiting}
@@ -166,7 +166,7 @@ def test_jobs_of_one_person_keep_their_order_while_the_use_of_that_person_decays
     while level((desk.engine.decayed_usage("user", desk.now_s) or {})["ann"]) == used_s[0]:
         desk.wait(1.0)
     desk.submit(3, user="ann")
-    assert [job.job_id for job in desk.engine.view().queue.jobs_in_order()] == ["2", "3"]
+    assert [job.job_id for job in desk.engine.ledger.queue.jobs_in_order()] == ["2", "3"]
 
 
 HAPPENINGS = st.lists(

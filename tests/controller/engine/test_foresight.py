@@ -77,7 +77,7 @@ class Handed:
 def xi_of(engine: Engine) -> Interference:
     at = Desk("fifo")
     one, two = (at.job(at.submit(number)) for number in (1, 2))
-    return engine.pairs.interference(one, two)
+    return engine.ledger.pairs.interference(one, two)
 
 
 def test_an_engine_takes_any_model_of_pairs() -> None:

@@ -72,12 +72,12 @@ def test_the_pair_is_kept_apart_for_a_time_and_then_may_be_made_again() -> None:
         f"no sharing with {first}: a fatal GPU fault struck jobs of these two kinds together; they are kept "
         "apart for a time (`cotenant pairs` says how long)"
     )
-    [view] = pair_views(desk.engine.pairs.list_seen(), 3, now_s=desk.now_s)
+    [view] = pair_views(desk.engine.ledger.pairs.list_seen(), 3, now_s=desk.now_s)
     assert view.verdict == "faulted"
     assert view.quarantine.startswith("a fatal GPU fault struck the two together (1 x): kept apart ")
     desk.wait(APART_S)
-    assert not desk.engine.view().pairs.interference(desk.job(1), desk.job(2)).faulted
-    [view] = pair_views(desk.engine.pairs.list_seen(), 3, now_s=desk.now_s)
+    assert not desk.engine.ledger.pairs.interference(desk.job(1), desk.job(2)).faulted
+    [view] = pair_views(desk.engine.ledger.pairs.list_seen(), 3, now_s=desk.now_s)
     assert view.verdict == "unsure"
 
 
@@ -109,9 +109,9 @@ def test_the_quarantine_survives_recovery() -> None:
     desk = pair()
     fault(desk, 2, "suspect")
     desk.restart()
-    assert desk.engine.pairs.list_seen()[0].apart_until_s is not None
+    assert desk.engine.ledger.pairs.list_seen()[0].apart_until_s is not None
     desk.wait(APART_S)
-    assert desk.engine.pairs.list_seen()[0].apart_until_s is None, "and so does its end"
+    assert desk.engine.ledger.pairs.list_seen()[0].apart_until_s is None, "and so does its end"
 
 
 # fmt: off
@@ -143,14 +143,14 @@ def test_one_that_had_the_device_to_itself_is_its_users_to_mend() -> None:
     desk.run(1, **job("x.py"))
     fault(desk, 1, "culprit", "user-failed")
     assert desk.phase(1) == "failed"
-    assert desk.engine.pairs.list_seen() == []
+    assert desk.engine.ledger.pairs.list_seen() == []
 
 
 def test_a_device_that_failed_blames_no_pair_and_no_host() -> None:
     desk = pair()
     for number in (1, 2):
         fault(desk, number, "device")
-    assert desk.engine.pairs.list_seen() == []
+    assert desk.engine.ledger.pairs.list_seen() == []
     assert desk.engine.hosts[A].failures_in_row == 0
     assert [desk.phase(number) for number in (1, 2)] == ["blocked", "blocked"]
 
@@ -165,7 +165,7 @@ def test_a_fault_of_a_job_that_was_being_stopped_changes_nothing_for_it() -> Non
         1,
         0,
     )
-    assert len(desk.engine.pairs.list_seen()) == 1, "the pair is known for it all the same"
+    assert len(desk.engine.ledger.pairs.list_seen()) == 1, "the pair is known for it all the same"
 
 
 def test_a_gang_over_hosts_ends_everywhere_and_only_the_pair_on_the_struck_host_is_known_for_it() -> None:
@@ -179,7 +179,7 @@ def test_a_gang_over_hosts_ends_everywhere_and_only_the_pair_on_the_struck_host_
     desk.end(3, "user-failed", detail="lost a peer", host="b")
     assert desk.phase(3) == "blocked"
     assert desk.job(3).counts.user_failures == 0
-    [struck] = desk.engine.pairs.list_seen()
+    [struck] = desk.engine.ledger.pairs.list_seen()
     assert {struck.first, struck.second} == {"python z.py x2, batch 8", "python x.py, batch 8"}
 
 

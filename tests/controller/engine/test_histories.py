@@ -11,15 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import (
-    Booking,
-    Decision,
-    Job,
-    LimitSettings,
-    OrganisationSettings,
-    Phase,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.engine.stages.fair_share import rank_of
@@ -45,15 +37,15 @@ def examples(share: float) -> int:
     return int(settings().max_examples * share)
 
 
-LIMITS = LimitSettings(
+LIMITS = domain.LimitSettings(
     user_devices=6, user_jobs=3, organisation_devices=8, exceptions=("user bob devices=0 jobs=0",)
 )
-ORGANISATIONS = {"vision": OrganisationSettings(quota_devices=2)}
+ORGANISATIONS = {"vision": domain.OrganisationSettings(quota_devices=2)}
 
 
 def fresh(name: str, *, ageing_s: float = 5000.0, people: bool = False) -> Engine:
     """`people`: limits and fair share are configured."""
-    limits, organisations = (LIMITS, ORGANISATIONS) if people else (LimitSettings(), {})
+    limits, organisations = (LIMITS, ORGANISATIONS) if people else (domain.LimitSettings(), {})
     make = make_hostile if name == "hostile" else registry.make
     share_s = 900.0 if people else 0.0
     return made(
@@ -71,7 +63,7 @@ def play(engine: Engine, steps: Sequence[Step], *, watch: bool = True) -> list[T
     """Let the steps happen; returns the events that they meant, with their times."""
     watcher = Watcher(engine)
     told: list[Told] = []
-    names = POLICIES if engine.policy_name != "hostile" else ("hostile",)
+    names = POLICIES if engine.current.name != "hostile" else ("hostile",)
     events: list[tuple[ev.AnyEvent | Step, float]] = [(ev.HostJoined(report=host), 0.0) for host in HOSTS]
     events += [(step, float(WAITS_S[step[3] % len(WAITS_S)])) for step in steps]
     for each, wait_s in events:
@@ -128,14 +120,14 @@ def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step], booked_at: se
         now_s = engine.now_s + (WAITS_S[each[3] % len(WAITS_S)] if isinstance(each, tuple) else 0)
         watcher.saw(event, engine.handle(event, now_s))
         if at in booked_at:
-            booking = Booking(
-                booking_id=f"r{engine.next_booking}",
+            booking = domain.Booking(
+                booking_id=f"r{engine.ledger.bookings.saved.next_number}",
                 user="zoe",
                 gpus=2,
                 from_s=now_s + 90.0,
                 until_s=now_s + 400.0,
             )
-            if isinstance(engine.offer_booking(booking, now_s), tuple):
+            if isinstance(engine.bookings.offer(booking, now_s), tuple):
                 made = ev.BookingMade(booking=booking, by="zoe")
                 watcher.saw(made, engine.handle(made, now_s))
         for _ in range(2):  # Whoever waits has had another look at what the event has left.
@@ -145,18 +137,18 @@ def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step], booked_at: se
 
 def check_limits(engine: Engine, limits: Limits) -> None:
     finds = {
-        job.job_id: Plan(engine.view()).find_free(job) is not None
+        job.job_id: Plan(engine.ledger).find_free(job) is not None
         for job in engine.jobs.values()
-        if job.phase is Phase.QUEUED or is_over_limit(job)
+        if job.phase is domain.Phase.QUEUED or is_over_limit(job)
     }
 
-    def within(owner: Owner, counted: list[Job], more: float = 0.0) -> bool:
+    def within(owner: Owner, counted: list[domain.Job], more: float = 0.0) -> bool:
         most, theirs = limits.limit(owner), [job for job in counted if owner in limits.owners(job.spec)]
         devices, jobs = round(sum(job.devices_due for job in theirs) + more, 6), len(theirs) + (more > 0)
         return devices <= (most.devices or devices) and jobs <= (most.jobs or jobs)
 
     taking = [job for job in engine.jobs.values() if job.phase in TAKES]
-    holding = [job for job in taking if job.phase is not Phase.QUEUED]
+    holding = [job for job in taking if job.phase is not domain.Phase.QUEUED]
     for owner in {owner for job in taking for owner in limits.owners(job.spec)}:
         assert within(owner, holding), f"{owner} holds too much"
     for job in filter(is_over_limit, engine.jobs.values()):
@@ -175,17 +167,17 @@ def test_what_explains_a_job_is_of_one_moment(name: str, steps: list[Step], peop
     for step in steps:
         engine.handle(event_of(engine, step, POLICIES), engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
         view, why, order = (
-            engine.view(),
+            engine.ledger,
             engine.explaining(engine.now_s),
-            [*engine.view().queue.jobs_in_order()],
+            [*engine.ledger.queue.jobs_in_order()],
         )
         takes_work = any(host.takes_work for host in engine.hosts.values())
         for job in engine.jobs.values():
             causes, reason = why.causes(job), why.reason_now(job)
             codes = [each.code for each in causes.lines]
             assert "next-event" not in codes or (codes == ["next-event"] and causes.is_whole)
-            if job.phase is not Phase.QUEUED:
-                placed = job.placement if job.phase in (Phase.LOADING, Phase.RUNNING) else None
+            if job.phase is not domain.Phase.QUEUED:
+                placed = job.placement if job.phase in (domain.Phase.LOADING, domain.Phase.RUNNING) else None
                 is_there = placed is not None and job.reason == placed.reason
                 assert causes == ([reason], True) and reason.code.startswith("holds-") == is_there
                 continue
@@ -202,7 +194,7 @@ def test_what_explains_a_job_is_of_one_moment(name: str, steps: list[Step], peop
             assert [each.job_id for each in why.line.list_ahead(job)] == ahead
             if ahead and why.line.is_possible(job):
                 more = f" and {len(ahead) - 1} more" if ahead[1:] else ""
-                assert reason == causes.lines[0] == because("behind-others", ahead[0], more)
+                assert reason == causes.lines[0] == domain.because("behind-others", ahead[0], more)
 
 
 @example(steps=[(0, 0, 1, 0), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 5), (0, 32, 1, 0)])
@@ -215,7 +207,7 @@ def test_who_is_over_a_limit_that_is_gone_is_let_in(steps: list[Step]) -> None:
     free.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(limited.snapshot()), type=Snapshot))
     free.handle(ev.AlarmRang(), told[-1][1])
     assert not any(is_over_limit(job) for job in free.jobs.values())
-    assert {job.rank for job in free.jobs.values() if job.phase is Phase.QUEUED} <= {
+    assert {job.rank for job in free.jobs.values() if job.phase is domain.Phase.QUEUED} <= {
         rank_of(job.spec.priority) for job in free.jobs.values()
     }
 
@@ -239,7 +231,7 @@ def test_the_same_inputs_give_the_same_commands_in_whatever_way_the_state_was_re
 
     folded = fresh(name, people=people)
     for (event, now_s), decision, wanted in zip(told, decided, commands, strict=True):
-        assert pack(folded.fold(event, unpack(decision, Decision), now_s)) == wanted
+        assert pack(folded.fold(event, unpack(decision, domain.Decision), now_s)) == wanted
     assert msgspec.msgpack.encode(folded.snapshot()) == msgspec.msgpack.encode(first.snapshot())
 
     cut = min(cut, len(told))

@@ -190,7 +190,7 @@ def test_an_hp_job_preempts_where_the_memory_it_needs_comes_free(name: str) -> N
 def test_a_promise_counts_on_memory_that_comes_free() -> None:
     at = Desk("fifo", big("a", 2))
     at.run(1, host_memory_mib=8_000, expected_s=100.0, load_s=10.0)
-    found = at.engine.promise_for([spec(2, host_memory_mib=8_000, expected_s=50.0, load_s=10.0)], at.now_s)
+    found = at.engine.promises.offer([spec(2, host_memory_mib=8_000, expected_s=50.0, load_s=10.0)], at.now_s)
     assert isinstance(found, list) and found[0] >= at.now_s + 100.0 + 60.0
 
 
@@ -223,7 +223,7 @@ def test_a_job_that_leaves_counts_on_hosts_where_nobody_waits_for_it() -> None:
     at.run(1, gpus=2, nodes=2, host_memory_mib=8_000)
     at.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
     at.submit(2, gpus=2, nodes=2, host_memory_mib=8_000)
-    ledger = at.engine.view()
+    ledger = at.engine.ledger
     assert isinstance(ledger, Ledger)
     for devices, refused in ((("a/cpu0", "b/cpu0"), False), (("a/cpu0", "b/cpu1"), True)):
         place = Place(job_id=JobId("2"), devices=tuple(map(DeviceId, devices)), reason=because("next-event"))

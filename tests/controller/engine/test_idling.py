@@ -161,4 +161,4 @@ def test_a_pace_beside_an_idle_job_says_nothing_of_the_pair() -> None:
     for step in range(10, 200, 10):
         desk.now_s += 10.0
         desk.progress(2, step, step_s=1.0)
-    assert not desk.engine.pairs.list_seen() and not desk.job(2).measured.uncompared
+    assert not desk.engine.ledger.pairs.list_seen() and not desk.job(2).measured.uncompared

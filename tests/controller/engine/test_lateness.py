@@ -339,7 +339,7 @@ def check_marks(engine: Engine) -> None:
     played, limit, now_s = engine._lateness._played, engine._lateness.limit, engine.now_s
     marks = [job for job in engine.jobs.values() if job.aged and job.phase not in ASIDE]
     taken = sum(job.spec.gpus for job in marks)
-    first = next((job for job in engine.view().queue.jobs_in_order() if not job.aged), None)
+    first = next((job for job in engine.ledger.queue.jobs_in_order() if not job.aged), None)
     late: list[tuple[float, Job]] = []
     for job in engine.jobs.values():
         one = played.get(job.job_id)
@@ -347,7 +347,7 @@ def check_marks(engine: Engine) -> None:
             continue  # Its reservation may just have been replaced.
         assert one is not None, f"job {job.job_id} waits, and fifo has not heard of it"
         assert first is not None or job.aged
-        if job.aged or one.begun_s < 0.0 or not is_possible(engine.view(), job) or first is None:
+        if job.aged or one.begun_s < 0.0 or not is_possible(engine.ledger, job) or first is None:
             continue
         by_s = one.ends_s
         if job.spec.gpus > limit:

@@ -124,6 +124,6 @@ def test_where_no_host_goes_away_classes_are_as_they_were() -> None:
     desk.submit(1, gpus=1, load_s=1.0)
     desk.submit(2, gpus=1, load_s=99.0)
     desk.submit(3, gpus=1, load_s=50.0)
-    view = desk.engine.view()
+    view = desk.engine.ledger
     assert len({view.queue.class_of(desk.job(n)) for n in (2, 3)}) == 1
     assert view.queue.class_of(desk.job(2)).stay_s == 0

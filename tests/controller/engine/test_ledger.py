@@ -26,7 +26,7 @@ def test_the_queue_of_many_shapes_comes_in_the_policys_order(jobs: list[tuple[fl
     desk = Desk("sjf")
     for number, (expected_s, gpus, wide) in enumerate(jobs, 1):
         desk.submit(number, expected_s=expected_s, gpus=gpus, memory_mib=100 if wide else None)
-    view = desk.engine.view()
+    view = desk.engine.ledger
     wanted = sorted(desk.engine.jobs.values(), key=lambda j: (j.estimate.remaining_s, j.number))
     assert [j.job_id for j in view.queue.jobs_in_order()] == [j.job_id for j in wanted]
     heads = list(view.queue.heads())
@@ -39,11 +39,11 @@ def test_newcomers_are_those_that_this_event_put_into_the_queue() -> None:
     desk = Desk("sjf")
     desk.run(1, resumable=True)
     desk.submit(2, gpus=5)
-    assert [j.job_id for j in desk.engine.view().queue.newcomers()] == ["2"]
+    assert [j.job_id for j in desk.engine.ledger.queue.newcomers()] == ["2"]
     desk.tell(ev.AlarmRang())
-    assert list(desk.engine.view().queue.newcomers()) == []
+    assert list(desk.engine.ledger.queue.newcomers()) == []
     desk.tell(ev.ProfileLearned(job_id=desk.job(2).job_id, profile=profile(8, (1, 1.0, 1.0))))
-    assert list(desk.engine.view().queue.newcomers()) == []
+    assert list(desk.engine.ledger.queue.newcomers()) == []
 
 
 def test_a_profile_that_comes_after_the_end_makes_no_ended_job_count_twice() -> None:
@@ -52,17 +52,17 @@ def test_a_profile_that_comes_after_the_end_makes_no_ended_job_count_twice() -> 
     desk.end(1)
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(8, (1, 1.0, 1.0))))
     assert desk.job(1).measured.profile is not None
-    desk.engine._ledger.check()  # Counts what all that are kept take in memory.
+    desk.engine.ledger.check()  # Counts what all that are kept take in memory.
 
 
 def test_jobs_on_devices_come_by_predicted_end_and_unknown_ends_last() -> None:
     desk = Desk("fifo", report("a", 4))
     for number, expected_s in ((1, 300.0), (2, None), (3, 20.0), (4, 100.0)):
         desk.run(number, expected_s=expected_s)
-    assert [j.job_id for j in desk.engine.view().running.jobs_by_end()] == ["3", "4", "1", "2"]
+    assert [j.job_id for j in desk.engine.ledger.running.jobs_by_end()] == ["3", "4", "1", "2"]
     desk.wait(10)
     desk.progress(3, 5, 4.0)
-    assert next(iter(desk.engine.view().running.jobs_by_end())).job_id == "3"
+    assert next(iter(desk.engine.ledger.running.jobs_by_end())).job_id == "3"
 
 
 @given(
@@ -115,7 +115,7 @@ def test_a_restored_engine_knows_a_device_that_its_host_no_longer_has() -> None:
     other = restored(desk)
     for each in (desk, other):
         each.end(1)
-        assert set(each.engine.view().devices) == {"a/cpu0"}
+        assert set(each.engine.ledger.devices) == {"a/cpu0"}
 
 
 def test_a_pair_stays_where_its_host_takes_room_back_and_nobody_comes_to_it() -> None:
@@ -186,11 +186,11 @@ def test_the_longest_come_first_whatever_phase_and_pace_they_have(
         if number <= len(jobs) and desk.phase(number) == "running":
             desk.wait(0.5)
             desk.job(number).measured.solo_step_s = 1.0
-            desk.engine._ledger.records.repace(desk.job(number), step_s)
+            desk.engine.ledger.records.repace(desk.job(number), step_s)
     now_s = desk.engine.now_s
     left_s = {job.number: job.remaining_now_s(now_s) for job in desk.engine.jobs.values()}
     known = sorted((-left, number) for number, left in left_s.items() if left is not None)
-    walked = list(longest_first(desk.engine.view()))
+    walked = list(longest_first(desk.engine.ledger))
     assert [left for left, _ in walked] == [left_s[job.number] for _, job in walked]
     found = [(-left, job.number) for left, job in walked]
     assert sorted(found) == known
@@ -210,4 +210,4 @@ def test_a_job_may_change_where_it_stands_and_is_still_found_there() -> None:
         ).estimate.remaining_s = 1.0  # Loading ones stand by what is left: here behind the ledger's back.
         desk.start(number)
     desk.end(1)
-    assert [job.job_id for job in desk.engine.view().running.training] == ["2"]
+    assert [job.job_id for job in desk.engine.ledger.running.training] == ["2"]

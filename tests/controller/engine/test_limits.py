@@ -116,7 +116,7 @@ def test_priority_comes_before_the_policys_order(priorities: tuple[int, int], or
     desk.submit("0")
     for number, (priority, expected_s) in enumerate(zip(priorities, (10.0, 100.0), strict=True), start=1):
         desk.submit(number, priority=priority, expected_s=expected_s)
-    assert [job.job_id for job in desk.engine.view().queue.jobs_in_order()] == order
+    assert [job.job_id for job in desk.engine.ledger.queue.jobs_in_order()] == order
 
 
 @pytest.mark.parametrize("policy", ["srtf", "srtf-full", "srsf", "tiresias", "patient"])

@@ -35,7 +35,7 @@ def alone(desk: Desk, step: int, step_s: float) -> None:
 
 
 def seen(desk: Desk) -> Any:
-    (pair,) = pair_views(desk.engine.pairs.list_seen(), 3)
+    (pair,) = pair_views(desk.engine.ledger.pairs.list_seen(), 3)
     return pair if pair.first == "python x.py, batch 8" else _swapped(pair)
 
 
@@ -93,10 +93,10 @@ def test_a_step_time_from_before_the_company_changed_says_nothing_of_the_pair() 
     desk.submit(2, argv=("python", "y.py"), **known)
     desk.start(2)
     desk.progress(1, 60, 1.0)  # Still the median of its time alone.
-    assert desk.engine.pairs.list_seen() == []
+    assert desk.engine.ledger.pairs.list_seen() == []
     desk.wait(30)
     desk.progress(1, 80, 1.4)
-    assert desk.engine.pairs.list_seen() == [], "31 reports of a step each are not over yet"
+    assert desk.engine.ledger.pairs.list_seen() == [], "31 reports of a step each are not over yet"
     desk.wait(30)
     desk.progress(1, 90, 1.6)
     assert seen(desk).first_xi == pytest.approx(1.6)

@@ -17,7 +17,7 @@ ROOM = {"memory_mib": 300, "expected_s": 50.0}
 
 
 def asked(desk: Desk, kind: type[Place] | type[Share], job: str, *devices: str, s: int = 1) -> str:
-    ledger = desk.engine.view()
+    ledger = desk.engine.ledger
     assert isinstance(ledger, Ledger)
     action = kind(
         job_id=JobId(job), devices=tuple(DeviceId(d) for d in devices), accumulation_steps=s, reason=WHY
@@ -41,7 +41,7 @@ def desk_with(**more: object) -> Desk:
     desk.engine.handle(ev.PolicyChanged(name="fifo"), desk.now_s)
     desk.submit(2, hold=True, **{**ROOM, **more})
     job = desk.job(2)
-    ledger = desk.engine.view()
+    ledger = desk.engine.ledger
     assert isinstance(ledger, Ledger)
     ledger.phases.change(job, Change.RELEASE, WHY)
     return desk
@@ -57,7 +57,7 @@ def nothing(_: Desk) -> None:
 def drained(desk: Desk) -> None:
     host = desk.engine.hosts[HostId("a")]
     host.drained_by = "root"
-    desk.engine._ledger.refresh_host(host)
+    desk.engine.ledger.refresh_host(host)
 
 
 # fmt: off
@@ -120,7 +120,7 @@ def test_a_placement_is(
 
 def test_free_devices_of_one_host_are_placed_the_short_way() -> None:
     desk = desk_with(gpus=2, batch_size=8)
-    ledger = desk.engine.view()
+    ledger = desk.engine.ledger
     assert isinstance(ledger, Ledger)
     action = Place(job_id=JobId("2"), devices=(DeviceId("b/cpu1"), DeviceId("b/cpu0")), reason=WHY)
     plain = placing.plain(ledger, desk.job(2), action, policy_shares=False)

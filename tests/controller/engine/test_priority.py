@@ -27,7 +27,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.engine.stages.free_times import NEAR_S, free_times, leaves_s
+from cotenant.controller.engine.stages.free_times import NEAR_S, leaves_s, when_free
 from cotenant.controller.planning import Plan, View, is_possible, suits, why_waiting
 from cotenant.controller.policies.base import Parameters, Policy, Stateless
 from tests.controller.building import Desk, report
@@ -250,7 +250,7 @@ def test_a_part_that_does_not_fit_is_waited_for() -> None:
 
 def could_use(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> Iterator[list[DeviceId]]:
     """Devices on which the gang could stand: of one host each, or of several where no host has enough."""
-    view, wanted = engine.view(), engine.view().queue.class_of(job)
+    view, wanted = engine.ledger, engine.ledger.queue.class_of(job)
     for type in view.free.types:
         by_host: dict[str, list[DeviceId]] = {}
         for device_id in times:
@@ -272,7 +272,7 @@ def could_use(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> Iter
 
 def first_start_s(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> float:
     """By trying every moment at which a device becomes free."""
-    wanted, known = engine.view().queue.class_of(job), engine.view().devices
+    wanted, known = engine.ledger.queue.class_of(job), engine.ledger.devices
     for at_s in sorted(set(times.values())):
         for devices in could_use(engine, job, times):
             free = Counter(known[each].host_id for each in devices if times[each] <= at_s + NEAR_S)
@@ -286,7 +286,7 @@ def first_start_s(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> 
 def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None) -> Job | None:
     """The waiting job that stands first among those of greater priority, if this one has just delayed it.
     `before`: when devices were to become free before it came to share some."""
-    ledger = engine._ledger
+    ledger = engine.ledger
     greater = [
         other
         for other in ledger.queue.jobs_in_order()
@@ -298,7 +298,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
     if first is None or first.spec.gpu_fraction < 1.0 or asks_hosts(first.spec):
         return None
     assert job.placement is not None
-    with_it = free_times(ledger)
+    with_it = when_free(ledger)
     without = dict(with_it)
     for device_id in with_it.keys() & set(job.placement.devices):
         others = [ledger.jobs[each] for each in ledger.holdings.tenants(device_id) if each != job.job_id]
@@ -344,15 +344,15 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
         event = event_of(engine, step, (name,))
         waited = {
             job.job_id
-            for job in engine.view().queue.jobs_in_order()
-            if not engine.current.holds_back(engine.view(), job)
+            for job in engine.ledger.queue.jobs_in_order()
+            if not engine.current.holds_back(engine.ledger, job)
         }
         if isinstance(event, ev.JobArrived):
             waited.add(event.spec.job_id)
         was_s, at_s = engine.now_s, engine.now_s + WAITS_S[step[3] % len(WAITS_S)]
-        engine._ledger.now_s = at_s  # As the decision sees it: a job that is late is expected later by now.
-        before = free_times(engine._ledger)
-        engine._ledger.now_s = was_s
+        engine.ledger.now_s = at_s  # As the decision sees it: a job that is late is expected later by now.
+        before = when_free(engine.ledger)
+        engine.ledger.now_s = was_s
         held = held_back(engine.current.policy)
         engine.handle(event, at_s)
         for action in engine.decision.actions:
@@ -360,7 +360,7 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
             if job is not None and job.phase is not QUEUED and job.placement is not None and not job.aged:
                 late = overtaken(engine, job, before if isinstance(action, Share) else None)
                 assert late is None or late.job_id not in waited - held, (
-                    f"{engine.policy_name}: job {job.job_id} delays {late.job_id}"
+                    f"{engine.current.name}: job {job.job_id} delays {late.job_id}"
                 )
 
 

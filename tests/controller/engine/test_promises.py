@@ -16,13 +16,13 @@ POLICIES = sorted(set(registry.ours_available()) - {"las"})
 
 def offered(desk: Desk, job_id: int, **more: Any) -> float | str:
     """By when a job could be promised to end, from now; or the code of why not."""
-    found = desk.engine.promise_for((spec(job_id, **more),), desk.now_s)
+    found = desk.engine.promises.offer((spec(job_id, **more),), desk.now_s)
     return found.code if isinstance(found, Reason) else found[0] - desk.now_s
 
 
 def promised(desk: Desk, job_id: int, **more: Any) -> float:
     """Submit it with the earliest end that can be promised; that end."""
-    found = desk.engine.promise_for((spec(job_id, **more),), desk.now_s)
+    found = desk.engine.promises.offer((spec(job_id, **more),), desk.now_s)
     assert not isinstance(found, Reason), found
     desk.submit(job_id, promised_s=found[0], **more)
     return found[0]
@@ -103,7 +103,8 @@ def test_a_promise_is_kept_and_counted() -> None:
     desk.wait(100.0)
     desk.end(1)
     assert desk.job(1).promise == "kept"
-    assert (desk.engine.promises.kept, desk.engine.promises.broken, desk.engine.promises.open) == (1, 0, {})
+    saved = desk.engine.promises.saved
+    assert (saved.kept, saved.broken, saved.open) == (1, 0, {})
 
 
 def test_a_job_that_takes_longer_than_was_expected_has_broken_its_own_promise() -> None:
@@ -114,7 +115,8 @@ def test_a_job_that_takes_longer_than_was_expected_has_broken_its_own_promise() 
     assert desk.job(1).promise == "broken"
     assert desk.job(1).promise_why.code == "promise-outlived"
     desk.end(1)
-    assert (desk.job(1).promise, desk.engine.promises.broken, desk.engine.promises.open) == ("broken", 1, {})
+    saved = desk.engine.promises.saved
+    assert (desk.job(1).promise, saved.broken, saved.open) == ("broken", 1, {})
 
 
 def test_who_stands_in_the_way_of_a_promise_is_named() -> None:
@@ -144,7 +146,7 @@ def test_what_its_owner_does_voids_a_promise(event: Any) -> None:
     desk.tell(event(job_id=JobId("2"), by="ann"))
     assert desk.job(2).promise == "void"
     assert desk.phase(2) in (Phase.CANCELLED, Phase.HELD)
-    assert (desk.engine.promises.void, desk.engine.promises.open) == (1, {})
+    assert (desk.engine.promises.saved.void, desk.engine.promises.saved.open) == (1, {})
 
 
 def test_orders_that_preempt_say_so() -> None:

@@ -9,42 +9,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import (
-    Decision,
-    DeviceId,
-    ExitVerdict,
-    HostId,
-    JobId,
-    LimitSettings,
-    Place,
-    Preempt,
-    Resize,
-    StartAttempt,
-    StopAttempt,
-    because,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.performance import Profile, SpeedCurve, curve_of
 from tests.controller.building import Desk, engine, profile, report, spec
 from tests.controller.watching import Watcher
 
-WHY = because("own", "for a test")
+WHY = domain.because("own", "for a test")
 ELASTIC: dict[str, Any] = {"gpus_min": 1, "gpus_max": 4, "batch_size": 8}
 
 
-def decide(desk: Desk, *actions: Place | Preempt | Resize) -> str:
+def decide(desk: Desk, *actions: domain.Place | domain.Preempt | domain.Resize) -> str:
     """The actions are carried out as if the policy had said so: why the first of them was refused, if any."""
-    desk.commands = desk.engine.fold(ev.AlarmRang(), Decision(actions=actions), desk.now_s)
+    desk.commands = desk.engine.fold(ev.AlarmRang(), domain.Decision(actions=actions), desk.now_s)
     return str(desk.engine.refusals[0]) if desk.engine.refusals else "allowed"
 
 
-def resize(job: str | int, *devices: str) -> Resize:
-    return Resize(job_id=JobId(str(job)), devices=tuple(map(DeviceId, devices)), reason=WHY)
+def resize(job: str | int, *devices: str) -> domain.Resize:
+    return domain.Resize(
+        job_id=domain.JobId(str(job)), devices=tuple(map(domain.DeviceId, devices)), reason=WHY
+    )
 
 
-def place(job: str | int, *devices: str) -> Place:
-    return Place(job_id=JobId(str(job)), devices=tuple(map(DeviceId, devices)), reason=WHY)
+def place(job: str | int, *devices: str) -> domain.Place:
+    return domain.Place(
+        job_id=domain.JobId(str(job)), devices=tuple(map(domain.DeviceId, devices)), reason=WHY
+    )
 
 
 @pytest.fixture
@@ -57,15 +48,15 @@ def desk() -> Desk:
     return desk
 
 
-def start_of(desk: Desk) -> StartAttempt:
-    (start,) = [command for command in desk.commands if isinstance(command, StartAttempt)]
+def start_of(desk: Desk) -> domain.StartAttempt:
+    (start,) = [command for command in desk.commands if isinstance(command, domain.StartAttempt)]
     return start
 
 
 def test_a_job_that_grows_saves_and_goes_on_with_the_same_batch_on_all_of_its_new_devices(desk: Desk) -> None:
     assert decide(desk, resize(1, "a/cpu0", "a/cpu1", "a/cpu2", "a/cpu3")) == "allowed"
     assert desk.phase(1) == "checkpointing"
-    (stop,) = [command for command in desk.commands if isinstance(command, StopAttempt)]
+    (stop,) = [command for command in desk.commands if isinstance(command, domain.StopAttempt)]
     assert stop.save
     desk.durable(1, 40)
     desk.end(1, "stopped")
@@ -77,7 +68,7 @@ def test_a_job_that_grows_saves_and_goes_on_with_the_same_batch_on_all_of_its_ne
     )  # fmt: skip
     job = desk.job(1)
     assert (job.counts.resizes, job.counts.preemptions, job.attempt.number) == (1, 0, 2)
-    assert str(desk.engine.explain(JobId("1"), desk.now_s)[0]) == "for a test"
+    assert str(desk.engine.explain(domain.JobId("1"), desk.now_s)[0]) == "for a test"
 
 
 @pytest.mark.parametrize(("devices", "micro_batches", "rows"), [(1, 4, 8), (2, 2, 8)], ids=["one", "two"])
@@ -114,11 +105,11 @@ def test_devices_that_a_job_leaves_behind_are_another_jobs_once_it_is_gone(desk:
 
 
 def test_a_job_grows_onto_devices_that_another_leaves_and_waits_for_it(desk: Desk) -> None:
-    desk.tell(ev.HostLost(host_id=HostId("b"), by="root"))
+    desk.tell(ev.HostLost(host_id=domain.HostId("b"), by="root"))
     desk.run(2, gpus=2, expected_s=100.0)
     assert desk.devices(2) == ("a/cpu1", "a/cpu2")
     wanted = ("a/cpu0", "a/cpu1")
-    assert decide(desk, Preempt(job_id=JobId("2"), reason=WHY), resize(1, *wanted)) == "allowed"
+    assert decide(desk, domain.Preempt(job_id=domain.JobId("2"), reason=WHY), resize(1, *wanted)) == "allowed"
     desk.end(1, "stopped")
     assert desk.phase(1) == "reserved"
     desk.end(2, "stopped")
@@ -126,7 +117,7 @@ def test_a_job_grows_onto_devices_that_another_leaves_and_waits_for_it(desk: Des
 
 
 def test_two_jobs_resized_at_once_swap_what_they_have(desk: Desk) -> None:
-    desk.tell(ev.HostLost(host_id=HostId("b"), by="root"))
+    desk.tell(ev.HostLost(host_id=domain.HostId("b"), by="root"))
     decide(desk, resize(1, "a/cpu0", "a/cpu1", "a/cpu2"))
     assert desk.engine.refusals, "32 samples cannot be divided by 3"
     decide(desk, resize(1, "a/cpu0", "a/cpu1"))
@@ -154,8 +145,8 @@ def nothing(desk: Desk) -> None:
 def cannot_resume(desk: Desk) -> None:
     desk.tell(
         ev.CapabilitiesSeen(
-            job_id=JobId("1"), attempt=desk.job(1).attempt.number, host_id=HostId("a"), resumable=False,
-            step=0,
+            job_id=domain.JobId("1"), attempt=desk.job(1).attempt.number, host_id=domain.HostId("a"),
+            resumable=False, step=0,
         )
     )  # fmt: skip
 
@@ -174,7 +165,7 @@ REFUSED = [
     ("a job that cannot resume", cannot_resume, "1", ("a/cpu0", "a/cpu1"), "it cannot resume"),
     ("another domain", lambda d: d.tell(ev.HostJoined(report=report("c", 2, checkpoint_domain="c"))), "1",
      ("c/cpu0", "c/cpu1"), "its checkpoints cannot be read there"),
-    ("its own host, drained", lambda d: d.tell(ev.HostDrained(host_id=HostId("a"), by="root")), "1",
+    ("its own host, drained", lambda d: d.tell(ev.HostDrained(host_id=domain.HostId("a"), by="root")), "1",
      ("a/cpu0", "b/cpu1"), "device a/cpu0 is not available (drained)"),
 ]  # fmt: skip
 
@@ -205,7 +196,7 @@ def test_an_hp_job_is_never_resized() -> None:
 
 
 def test_nobody_holds_more_than_a_limit_by_way_of_an_elastic_job() -> None:
-    desk = Desk("fifo", report("a", 4), resize_lease_s=0.0, limits=LimitSettings(user_devices=3))
+    desk = Desk("fifo", report("a", 4), resize_lease_s=0.0, limits=domain.LimitSettings(user_devices=3))
     desk.run(1, **ELASTIC)
     assert decide(desk, resize(1, *(f"a/cpu{n}" for n in range(4)))) == (
         "refused job 1: user ann may hold 3 devices at once and would hold 4"
@@ -222,9 +213,9 @@ def test_nobody_holds_more_than_a_limit_by_way_of_an_elastic_job() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        ev.HostSilent(host_id=HostId("b")),
-        ev.HostDrained(host_id=HostId("b"), by="root"),
-        ev.HostLost(host_id=HostId("b"), by="root"),
+        ev.HostSilent(host_id=domain.HostId("b")),
+        ev.HostDrained(host_id=domain.HostId("b"), by="root"),
+        ev.HostLost(host_id=domain.HostId("b"), by="root"),
         ev.HostJoined(report=report("b", 3, checkpoint_domain="nfs")),
     ],
     ids=["silent", "drained", "lost", "new"],
@@ -234,7 +225,7 @@ def test_a_claim_that_cannot_be_kept_leaves_a_preempted_job(
 ) -> None:
     decide(desk, resize(1, "a/cpu0", claimed))
     desk.durable(1, 40)
-    desk.engine.fold(event, Decision(), desk.now_s)
+    desk.engine.fold(event, domain.Decision(), desk.now_s)
     assert (desk.job(1).resize_to is None) == (claimed == "b/cpu0")
     desk.end(1, "stopped")
     if claimed == "b/cpu0":
@@ -247,7 +238,7 @@ def test_a_claim_that_cannot_be_kept_leaves_a_preempted_job(
 def test_the_host_it_leaves_is_lost_and_it_goes_on_where_it_was_to_go(desk: Desk) -> None:
     desk.durable(1, 30)
     decide(desk, resize(1, "b/cpu0", "b/cpu1"))
-    desk.tell(ev.HostLost(host_id=HostId("a"), by="lease"))
+    desk.tell(ev.HostLost(host_id=domain.HostId("a"), by="lease"))
     assert (desk.phase(1), desk.devices(1)) == ("loading", ("b/cpu0", "b/cpu1"))
     assert desk.job(1).attempt.start_step == 30
 
@@ -255,7 +246,7 @@ def test_the_host_it_leaves_is_lost_and_it_goes_on_where_it_was_to_go(desk: Desk
 def test_the_host_it_leaves_is_lost_with_devices_it_was_to_get(desk: Desk) -> None:
     desk.durable(1, 30)
     decide(desk, resize(1, "a/cpu1", "b/cpu1"))
-    desk.tell(ev.HostLost(host_id=HostId("a"), by="lease"))
+    desk.tell(ev.HostLost(host_id=domain.HostId("a"), by="lease"))
     assert desk.devices(1) == ("b/cpu0",), "its claim is gone, and the policy has placed it"
 
 
@@ -289,23 +280,23 @@ def test_a_job_that_finishes_meanwhile_is_done_and_its_claim_is_given_up(desk: D
     decide(desk, resize(1, "a/cpu0", "a/cpu1", "a/cpu2", "a/cpu3"))
     desk.end(1, "finished")
     assert desk.phase(1) == "done"
-    assert desk.engine.view().free.everywhere == 6
+    assert desk.engine.ledger.free.everywhere == 6
 
 
 def test_a_job_that_is_cancelled_meanwhile_ends_and_its_claim_is_given_up(desk: Desk) -> None:
     decide(desk, resize(1, "a/cpu0", "a/cpu1", "a/cpu2", "a/cpu3"))
-    desk.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
+    desk.tell(ev.CancelRequested(job_id=domain.JobId("1"), by="ann"))
     desk.end(1, "stopped")
     assert desk.phase(1) == "cancelled"
-    assert desk.engine.view().free.everywhere == 6
+    assert desk.engine.ledger.free.everywhere == 6
 
 
 def test_a_save_that_is_lost_with_its_host_is_no_reason_to_begin_elsewhere_before(desk: Desk) -> None:
     """An agent that only falls silent may still have the processes."""
     decide(desk, resize(1, "b/cpu0", "b/cpu1"))
-    desk.tell(ev.HostSilent(host_id=HostId("a")))
+    desk.tell(ev.HostSilent(host_id=domain.HostId("a")))
     assert desk.phase(1) == "checkpointing" and desk.job(1).resize_to is not None
-    desk.tell(ev.HostBack(host_id=HostId("a")))
+    desk.tell(ev.HostBack(host_id=domain.HostId("a")))
     desk.end(1, "stopped")
     assert desk.devices(1) == ("b/cpu0", "b/cpu1")
 
@@ -317,7 +308,7 @@ def until_stopping(desk: Desk) -> None:
 
 def until_reserved(desk: Desk) -> None:
     desk.run(2, gpus=2)
-    decide(desk, Preempt(job_id=JobId("2"), reason=WHY), resize(1, "a/cpu0", "b/cpu0"))
+    decide(desk, domain.Preempt(job_id=domain.JobId("2"), reason=WHY), resize(1, "a/cpu0", "b/cpu0"))
     desk.end(1, "stopped")
 
 
@@ -359,7 +350,8 @@ def finish(one: Engine, now_s: float) -> None:
             for host_id in job.attempt.hosts_left:
                 if job.phase in ("checkpointing", "stopping"):
                     one.handle(
-                        ev.AttemptEnded(**of, host_id=host_id, verdict=ExitVerdict(outcome="stopped")), now_s
+                        ev.AttemptEnded(**of, host_id=host_id, verdict=domain.ExitVerdict(outcome="stopped")),
+                        now_s,
                     )
                 elif job.phase == "loading":
                     one.handle(ev.FirstStepDone(**of, host_id=host_id, step=1), now_s)
@@ -469,7 +461,7 @@ def test_watchers_promises_hold_while_jobs_are_resized_at_random() -> None:
         desk.submit(job, **ELASTIC)
     for _ in range(150):
         job = chance.choice(jobs)
-        devices = chance.sample(sorted(desk.engine.view().devices), chance.choice((1, 2, 4)))
+        devices = chance.sample(sorted(desk.engine.ledger.devices), chance.choice((1, 2, 4)))
         decide(desk, resize(job, *devices))
         watcher.saw(ev.AlarmRang(), desk.commands)
         for other in jobs:
@@ -479,8 +471,8 @@ def test_watchers_promises_hold_while_jobs_are_resized_at_random() -> None:
                 else:
                     for host_id in desk.hosts(other):
                         event = ev.AttemptEnded(
-                            job_id=JobId(other), attempt=desk.job(other).attempt.number, host_id=host_id,
-                            verdict=ExitVerdict(outcome="stopped"),
+                            job_id=domain.JobId(other), attempt=desk.job(other).attempt.number,
+                            host_id=host_id, verdict=domain.ExitVerdict(outcome="stopped"),
                         )  # fmt: skip
                         watcher.saw(event, desk.tell(event))
     assert sum(desk.job(job).counts.resizes for job in jobs) > 20

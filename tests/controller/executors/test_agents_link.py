@@ -63,7 +63,7 @@ def test_a_welcome_names_lease_reports_and_journal(station: Station) -> None:
         lease_s=300.0,
         reports_seen=0,
         journal=station.journal.name,
-        epoch=station.core.state.engine.epoch,
+        epoch=station.core.state.engine.ledger.epoch,
         reached=2,
     )
 
@@ -153,7 +153,7 @@ def test_a_command_is_repeated_until_seen(station: Station) -> None:
     station.tick(1.0)
     commands = station.commands(address)
     assert len(commands) == 2 and commands[0] == commands[1]
-    seen = CommandAck(command_id=commands[0].command_id, epoch=station.core.state.engine.epoch.token)
+    seen = CommandAck(command_id=commands[0].command_id, epoch=station.core.state.engine.ledger.epoch.token)
     station.agent_says(address, seen)
     station.tick(10.0)
     assert len(station.commands(address)) == 2

@@ -6,20 +6,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import (
-    GRACE_S,
-    AttemptNo,
-    HostId,
-    IdleSpell,
-    JobId,
-    Phase,
-    check_idle_rule,
-    idle_reason,
-    idle_steps,
-    render,
-)
+from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
-from cotenant.controller.executors.agents.idling import OLD_S, IdleFilter, idle_words
+from cotenant.controller.executors.agents.reducers import OLD_S, IdleFilter, idle_words
 from cotenant.controller.wire import AttemptProgress, Heartbeat, IdleReading, TellJob, clients
 from tests.controller.building import Desk, report
 from tests.controller.station import Station, run_one
@@ -45,7 +34,7 @@ class Told:
 
     def hear(self, idle_s: float, ago_s: float | None = None, host: str = "a") -> None:
         reading = IdleReading(idle_s=idle_s, active_ago_s=idle_s if ago_s is None else ago_s)
-        event = self.filter.take(self.job, HostId(host), reading, self.desk.now_s)
+        event = self.filter.take(self.job, domain.HostId(host), reading, self.desk.now_s)
         if event is not None:
             self.seen.append(event)
             self.desk.tell(event)
@@ -69,7 +58,7 @@ def test_each_step_is_told_once_and_all_of_the_same_spell() -> None:
     assert told.stages == ["warn", "share", "word"]
     assert {round(event.since_s or 0.0) for event in told.seen} == {round(began_s)}
     told.passes(2, idle_from_s=began_s)
-    assert told.stages[3:] == ["stop"] and told.desk.now_s - began_s >= 30 * MINUTE_S + GRACE_S
+    assert told.stages[3:] == ["stop"] and told.desk.now_s - began_s >= 30 * MINUTE_S + domain.GRACE_S
 
 
 def test_any_activity_after_the_word_calls_the_stop_off() -> None:
@@ -97,7 +86,7 @@ def test_an_agent_or_a_controller_that_starts_anew_ends_no_spell() -> None:
     told.passes(11, idle_from_s=told.desk.now_s)
     told.filter = IdleFilter()
     reading = IdleReading(idle_s=3.0)  # The agent has seen nothing since its start.
-    assert told.filter.take(told.job, HostId("a"), reading, told.desk.now_s) is None
+    assert told.filter.take(told.job, domain.HostId("a"), reading, told.desk.now_s) is None
     told.hear(11 * MINUTE_S + 20.0)
     assert told.stages == ["warn"]
 
@@ -136,34 +125,34 @@ def test_a_job_without_a_rule_is_never_told_of(rule: str) -> None:
 
 def test_a_job_that_loads_or_leaves_is_not_told_of() -> None:
     told = Told("warn:10m")
-    told.job.phase = Phase.CHECKPOINTING
+    told.job.phase = domain.Phase.CHECKPOINTING
     told.hear(3600.0)
-    told.job.phase = Phase.RUNNING
+    told.job.phase = domain.Phase.RUNNING
     assert not told.seen
 
 
 def test_that_it_saves_when_it_is_stopped_is_no_work() -> None:
     told = Told("stop:10m")
     told.passes(12, idle_from_s=told.desk.now_s)
-    assert told.stages == ["word", "stop"] and told.job.phase is Phase.CHECKPOINTING
+    assert told.stages == ["word", "stop"] and told.job.phase is domain.Phase.CHECKPOINTING
     told.hear(0.0)
     assert told.stages == ["word", "stop"] and not idle_words(told.seen[-1], told.desk.now_s)
 
 
 def test_steps_are_read_in_the_order_of_their_times() -> None:
-    assert [step.verb for step in idle_steps("stop:2h,warn,share:90s")] == ["share", "warn", "stop"]
-    assert [step.after_s for step in idle_steps("stop:2h,warn,share:90s")] == [90.0, 1800.0, 7200.0]
-    assert render(idle_reason("warn", 84.2)).endswith("for 1m24s")
+    assert [step.verb for step in domain.idle_steps("stop:2h,warn,share:90s")] == ["share", "warn", "stop"]
+    assert [step.after_s for step in domain.idle_steps("stop:2h,warn,share:90s")] == [90.0, 1800.0, 7200.0]
+    assert domain.render(domain.idle_reason("warn", 84.2)).endswith("for 1m24s")
     with pytest.raises(ValueError, match="warn:15s or more"):
-        check_idle_rule("stop:1h,warn:5s")
-    check_idle_rule("warn:15s,share")
+        domain.check_idle_rule("stop:1h,warn:5s")
+    domain.check_idle_rule("warn:15s,share")
     for wrong in ("nap", "warn:", "warn:0m", "warn,warn:2h", "warn:5m;stop", "warn:" + "9" * 99):
         with pytest.raises(ValueError, match="must be none, or steps such as"):
-            idle_steps(wrong)
+            domain.idle_steps(wrong)
 
 
 def test_its_user_is_told_what_follows() -> None:
-    told = ev.IdleSeen(job_id=JobId("1"), attempt=AttemptNo(1), since_s=0.0, stage="word")
+    told = ev.IdleSeen(job_id=domain.JobId("1"), attempt=domain.AttemptNo(1), since_s=0.0, stage="word")
     assert idle_words(told, 1800.0) == (
         "this job holds its devices idle: no kernel, step or input for 30m00s; it is stopped in 1m00s unless "
         "it does anything before"
@@ -178,7 +167,7 @@ def test_the_word_goes_to_the_agent_once_it_is_durable_and_views_show_it(station
         station.tick(1.0)
         news = AttemptProgress(
             job_id=job_id,
-            attempt=AttemptNo(1),
+            attempt=domain.AttemptNo(1),
             step=1,
             idle_for=IdleReading(idle_s=float(number), active_ago_s=float(number)),
         )
@@ -199,4 +188,4 @@ def test_jobs_get_the_rule_of_their_kind(station: Station) -> None:
     station.join("h1")
     job_id = station.submit()
     assert station.core.state.engine.jobs[job_id].spec.idle == "warn:30m"
-    assert IdleSpell(since_s=0.0).lends is False
+    assert domain.IdleSpell(since_s=0.0).lends is False

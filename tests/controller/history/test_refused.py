@@ -83,11 +83,11 @@ def test_the_kind_of_a_job_keeps_a_resume_that_went_otherwise_over_a_restart() -
     goes_otherwise(desk)
     desk.restart()
     assert of_kind(desk) == (1, 1)
-    assert desk.engine.view().resumes.kinds_refuted == 1
+    assert desk.engine.ledger.resumes.kinds_refuted == 1
 
 
 def of_kind(desk: Watched) -> tuple[int, int]:
-    counts = desk.engine.view().resumes.counts(desk.job(1))
+    counts = desk.engine.ledger.resumes.counts(desk.job(1))
     return counts.proven, counts.refuted
 
 

@@ -63,7 +63,7 @@ def test_jobs_that_share_teach_the_engine_their_ratio_and_later_decisions_use_it
     desk.wait(120)  # The medians of both are of this company.
     desk.progress(1, 10, 3.0)
     desk.progress(2, 10, 3.5)
-    seen = desk.engine.view().pairs.interference(desk.job(1), desk.job(2))
+    seen = desk.engine.ledger.pairs.interference(desk.job(1), desk.job(2))
     assert (seen.first, seen.second, seen.source) == (3.0, 3.5, "observed")
     desk.end(2)
     desk.progress(1, 20, 1.0)
@@ -76,4 +76,4 @@ def test_a_pair_that_nobody_knows_teaches_nothing() -> None:
     desk = Desk("fifo", report("a", 2))
     desk.run(1)
     desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("9"), first_xi=2.0, second_xi=2.0))
-    assert desk.engine.view().pairs.interference(desk.job(1), desk.job(1)).source == "default"
+    assert desk.engine.ledger.pairs.interference(desk.job(1), desk.job(1)).source == "default"

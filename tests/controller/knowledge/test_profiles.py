@@ -237,7 +237,7 @@ def test_an_unfinished_profile_is_known_as_far_as_it_goes_and_measured_anew(meas
     made = desk("fifo", report("a", 2))
     runs(made, 1, **LIKE)
     made.tell(learned(made, 1, measured, is_complete=False))
-    assert [known.is_complete for known in made.engine.known_profiles.values()] == [False]
+    assert [known.is_complete for known in made.engine.ledger.profiles.known.values()] == [False]
     made.submit(2, **LIKE)
     assert made.job(2).measured.profile == measured
     assert [each.profile_s for each in starts(made)] == [T_PROF_S]
@@ -245,7 +245,7 @@ def test_an_unfinished_profile_is_known_as_far_as_it_goes_and_measured_anew(meas
     made.tell(learned(made, 2))
     assert made.job(2).measured.profile == MEASURED and not made.job(2).measured.profile_given
     made.tell(learned(made, 1, profile(8, (1, 9.0, 9.0)), is_complete=False))
-    assert [known.profile for known in made.engine.known_profiles.values()] == [MEASURED]
+    assert [known.profile for known in made.engine.ledger.profiles.known.values()] == [MEASURED]
 
 
 def test_an_unfinished_profile_that_does_not_know_the_whole_batch_is_nobodys() -> None:
@@ -262,7 +262,7 @@ def test_of_two_unfinished_profiles_the_one_that_says_more_stays() -> None:
         runs(made, job_id, **LIKE)
     for job_id, measured in ((1, WHOLE), (2, MEASURED), (1, WHOLE)):
         made.tell(learned(made, job_id, measured, is_complete=False))
-    assert [known.profile for known in made.engine.known_profiles.values()] == [MEASURED]
+    assert [known.profile for known in made.engine.ledger.profiles.known.values()] == [MEASURED]
 
 
 def test_a_waiting_job_shares_whole_or_in_parts_as_soon_as_these_were_measured() -> None:
@@ -277,7 +277,7 @@ def test_a_waiting_job_shares_whole_or_in_parts_as_soon_as_these_were_measured()
     assert "a sub-batch of 8 does not fit" in said, "no other is offered"
     made.tell(learned(made, 1, profile(8, (1, 2.0, 600.0), part, duty=0.2)), after_s=T_PROF_S)
     assert made.phase(2) == "loading" and made.job(2).placement.accumulation_steps == 2
-    [kept] = made.engine.known_profiles.values()
+    [kept] = made.engine.ledger.profiles.known.values()
     assert kept.used == 1
 
 
@@ -291,7 +291,7 @@ def test_a_short_job_that_did_all_it_had_to_do_alone_is_known() -> None:
             made.submit(4, **LIKE)
         made.tell(learned(made, job_id, is_complete=False))
         ends(made, job_id, outcome)
-        assert [known.is_complete for known in made.engine.known_profiles.values()] == [job_id == 2]
+        assert [known.is_complete for known in made.engine.ledger.profiles.known.values()] == [job_id == 2]
     assert made.job(3).measured.profile is None  # of two devices nothing is known
     assert made.job(4).measured.profile == MEASURED
 
@@ -316,7 +316,7 @@ def test_so_is_one_whose_batch_could_be_split_had_there_been_time() -> None:
 
 def test_what_is_forgotten_is_measured_anew() -> None:
     made = kept_from_first()
-    [key] = made.engine.known_profiles
+    [key] = made.engine.ledger.profiles.known
     made.tell(ev.ProfilesForgotten(keys=(key, "unheard-of"), by="ann"))
     made.submit(2, **LIKE)
     assert made.job(2).measured.profile is None
@@ -324,9 +324,9 @@ def test_what_is_forgotten_is_measured_anew() -> None:
 
 def test_kept_profiles_outlive_the_controller() -> None:
     made = kept_from_first()
-    kept = made.engine.known_profiles
+    kept = made.engine.ledger.profiles.known
     made.restart()
-    assert made.engine.known_profiles == kept and kept
+    assert made.engine.ledger.profiles.known == kept and kept
     made.submit(2, **LIKE)
     assert made.job(2).measured.profile == MEASURED
 

@@ -200,12 +200,12 @@ def test_observed_beats_predicted_and_predicted_beats_the_rule() -> None:
 def test_the_engine_asks_the_model_it_was_configured_with() -> None:
     desk = Desk("castor", predictor=a_model())
     x, y = job("x", 0.4), job("y", 0.9)
-    view = desk.engine.view()
+    view = desk.engine.ledger
     assert view.pairs.interferences((x,), (y,))[0][0].source == "predicted"
     assert view.pairs.interference(x, y).source == "predicted"
     restored = Engine(registry.make, EngineConfig(predictor=a_model()))
     restored.restore(desk.engine.snapshot())
-    assert restored.view().pairs.interference(x, y).source == "predicted", (
+    assert restored.ledger.pairs.interference(x, y).source == "predicted", (
         "a snapshot holds no model; it stays"
     )
 
@@ -244,7 +244,7 @@ def test_recovery_and_replay_find_the_model_in_the_journal(tmp_path: Path) -> No
         state = recover(journal, registry.make, config)
         assert state.engine.config.predictor == a_model()
         x, y = job("x", 0.4), job("y", 0.9)
-        assert state.engine.view().pairs.interference(x, y).source == "predicted"
+        assert state.engine.ledger.pairs.interference(x, y).source == "predicted"
     finally:
         journal.close()
 

@@ -69,8 +69,8 @@ def test_two_of_whom_nothing_is_known_are_tried_under_one_bound_but_not_under_tw
     assert desk.phase(3) == "loading", desk.why(3)
     desk.start(3)
     for _ in range(2):
-        desk.engine.pairs.observe(desk.job(1), desk.job(3), 1.1)
-        desk.engine.pairs.observe(desk.job(3), desk.job(1), 7.5)
+        desk.engine.ledger.pairs.observe(desk.job(1), desk.job(3), 1.1)
+        desk.engine.ledger.pairs.observe(desk.job(3), desk.job(1), 7.5)
     desk.end(3, "finished")
     desk.submit(4, **job("y.py", 5000.0, **unknown))
     assert desk.phase(4) == "queued", "what was seen counts"
@@ -101,7 +101,7 @@ def test_what_was_measured_under_a_bound_says_nothing_of_jobs_without_one() -> N
     desk.run(1, **job("x.py", 900.0, share="max=1.25"))
     desk.submit(2, **job("y.py"))
     desk.start(2)
-    pairs = desk.engine.pairs
+    pairs = desk.engine.ledger.pairs
     pairs.observe(desk.job(2), desk.job(1), 3.0)  # It waited much of the time.
     free = pairs.entries.keys() - {key for key in pairs.entries if "@" in key}
     assert free == set() and len(pairs.entries) == 1
@@ -118,11 +118,11 @@ def test_a_bound_is_a_jobs_own_else_its_organisations_else_the_clusters() -> Non
     named: dict[str, Any] = {"share": "max=1.1", "organisation": "vision"}
     for number, more in enumerate((named, {"organisation": "vision"}, {"organisation": "speech"}), 1):
         desk.submit(number, **job(f"{number}.py", **more))
-    bounds = [desk.engine.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)]
+    bounds = [desk.engine.ledger.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)]
     assert [bound.max for bound in bounds] == [1.1, 1.2, 1.5]
     assert [bound.is_own for bound in bounds] == [True, True, False]
     desk.restart()
-    assert [desk.engine.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)] == bounds
+    assert [desk.engine.ledger.pairs.bound_of(desk.job(number)) for number in (1, 2, 3)] == bounds
 
 
 def test_the_settings_of_a_cluster_are_checked() -> None:
@@ -142,10 +142,10 @@ def test_under_the_clusters_bound_a_pair_is_known_by_its_kinds_alone() -> None:
     desk.run(1, **job("x.py", 900.0))
     desk.submit(2, **job("y.py"))
     desk.start(2)
-    desk.engine.pairs.observe(desk.job(2), desk.job(1), 1.2)
-    (seen,) = desk.engine.pairs.list_seen()
+    desk.engine.ledger.pairs.observe(desk.job(2), desk.job(1), 1.2)
+    (seen,) = desk.engine.ledger.pairs.list_seen()
     assert "bound" not in seen.first + seen.second
-    assert all("@" not in key for key in desk.engine.pairs.entries)
+    assert all("@" not in key for key in desk.engine.ledger.pairs.entries)
 
 
 @pytest.mark.parametrize("sharing", [DEFAULT, SharingSettings(max=0.0)])
@@ -156,7 +156,7 @@ def test_what_ran_out_of_memory_or_was_struck_by_a_fault_is_apart_under_any_boun
     desk.run(1, **job("x.py", 900.0))
     for number, share in enumerate(("auto", "max=1.3", "max=none"), 2):
         desk.engine.handle(ev.JobArrived(spec=spec(number, **job("y.py", share=share))), desk.now_s)
-    pairs = desk.engine.pairs
+    pairs = desk.engine.ledger.pairs
     pairs.note_crowding(desk.job(3), desk.job(1))
     for number in (2, 3, 4):
         assert pairs.interference(desk.job(number), desk.job(1)).crowded, number
@@ -173,10 +173,10 @@ def test_a_pair_that_could_not_keep_the_clusters_bound_is_no_pair_for_those_who_
     desk.submit(2, **job("y.py"))
     desk.start(2)
     lost(desk, 1, 2, ratio=1.9)
-    assert desk.engine.pairs.interference(desk.job(1), desk.job(2)).over_bound
+    assert desk.engine.ledger.pairs.interference(desk.job(1), desk.job(2)).over_bound
     free = desk.job(desk.submit(3, **job("x.py", share="max=none")))
     guest = desk.job(desk.submit(4, **job("y.py", share="max=none")))
-    assert not desk.engine.pairs.interference(free, guest).over_bound
+    assert not desk.engine.ledger.pairs.interference(free, guest).over_bound
 
 
 def test_jobs_of_one_kind_and_of_organisations_with_other_bounds_are_told_apart() -> None:

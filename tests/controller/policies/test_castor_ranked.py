@@ -81,7 +81,7 @@ def clusters(draw: st.DrawFn) -> Desk:
 
 
 def waiting(desk: Desk) -> tuple[Plan, Job]:
-    return Plan(desk.engine.view()), desk.job(99)
+    return Plan(desk.engine.ledger), desk.job(99)
 
 
 @settings(max_examples=FEWER)
@@ -215,7 +215,7 @@ def test_many_newcomers_asked_together_get_what_each_gets_alone(
     for number, each in enumerate(more, 100):
         desk.submit(number, **each)
     policy: Castor | CastorCost = CastorCost(ColocationParameters()) if cost else Castor(CastorParameters())
-    plan, apart = Plan(desk.engine.view()), Plan(desk.engine.view())
+    plan, apart = Plan(desk.engine.ledger), Plan(desk.engine.ledger)
     slots, rooms_apart = policy.slots(plan), policy.slots(apart)
     waiting_jobs = list(plan.view.queue.jobs_in_order())
     policy.expect(plan, waiting_jobs, slots)

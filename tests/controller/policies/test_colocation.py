@@ -173,7 +173,7 @@ def test_lucid_labels_a_kind_by_its_mean_speed_beside_all_that_it_was_seen_with(
         for _ in range(3):
             pair = ev.PairObserved(first=JobId("1"), second=JobId(other), first_xi=xi, second_xi=1.0)
             desk.tell(pair)
-    seen = desk.engine.view().pairs.interference(desk.job(1), desk.job(2))
+    seen = desk.engine.ledger.pairs.interference(desk.job(1), desk.job(2))
     assert seen.first_speed == pytest.approx((1.0 + 1 / 1.5) / 2)
     assert (seen.second_speed, seen.swap().first_speed) == (1.0, 1.0)
     desk.submit(9, **with_(LIGHT, argv=("python", "x.py")))

@@ -152,7 +152,7 @@ def test_a_job_that_shares_is_a_victim_with_what_it_has_left_alone() -> None:
     desk = Desk("cotenant", report("a", 1))
     pair(desk, 700.0, 600.0)
     desk.submit(3, **job(100, share="never", priority=-5))  # Of lower priority, so it preempts nobody.
-    found = {one.job_id: -less_s for less_s, _, _, one in spare(desk.engine.view(), [desk.job(3)], PATIENT)}
+    found = {one.job_id: -less_s for less_s, _, _, one in spare(desk.engine.ledger, [desk.job(3)], PATIENT)}
     assert found == {"1": pytest.approx(700.0), "2": pytest.approx(600.0)}
     ends_in_s = desk.job(1).estimate.end_s - desk.now_s
     assert ends_in_s == pytest.approx(980.0)  # 1.4 times as long: when the device becomes free.
@@ -201,7 +201,7 @@ def test_a_pair_never_seen_goes_by_the_default_speed_and_each_kinds_own_record()
         desk.run(number, **job(9000, UNKNOWN, argv=("python", f"{name}.py")))
     for _ in range(3):
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=1.25, second_xi=1.0))
-    view = desk.engine.view()
+    view = desk.engine.ledger
     first, third = desk.job(1), desk.job(3)
     known = record_ratios(view.pairs.interference(first, third))
     assert known.first == pytest.approx(1 / ((1 / 1.5 + 1 / 1.25) / 2))  # Record of x.py: 1 / 1.25.
@@ -296,7 +296,7 @@ def test_it_composes_with_the_classes_and_the_quota_of_gfs_rise() -> None:
 
 def test_a_promised_job_is_neither_shared_with_nor_preempted() -> None:
     desk = Desk("cotenant", report("a", 1))
-    until = desk.engine.promise_for((spec(1, **job(900, LIGHT)),), desk.now_s)
+    until = desk.engine.promises.offer((spec(1, **job(900, LIGHT)),), desk.now_s)
     assert not isinstance(until, Reason)
     desk.submit(1, promised_s=until[0], **job(900, LIGHT))
     desk.start(1)
@@ -332,7 +332,7 @@ def test_whatever_happens_every_guard_holds(steps: list[Step]) -> None:
 
 
 def is_refuted(engine: Engine, job: Job) -> bool:
-    return job.spec.resumable is not True and engine.view().resumes.counts(job).proof == "refuted"
+    return job.spec.resumable is not True and engine.ledger.resumes.counts(job).proof == "refuted"
 
 
 def check_share(engine: Engine, newcomer: Job) -> None:
@@ -343,7 +343,7 @@ def check_share(engine: Engine, newcomer: Job) -> None:
     assert isinstance(share, float)
     for other in (wait, preempt):
         assert isinstance(other, str) or (isinstance(other, float) and share < other)
-    view = engine.view()
+    view = engine.ledger
     for beside in placement.beside:
         xi = record_ratios(view.pairs.interference(newcomer, engine.jobs[beside]))
         assert 1.0 / (xi.first * placement.slowdown) + 1.0 / xi.second > 1.0

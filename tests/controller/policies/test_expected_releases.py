@@ -39,7 +39,7 @@ def anew(view: View, until_s: float, promises: Promises) -> Plan:
 
 
 def ask(desk: Desk, asked: list[tuple[int, int]]) -> None:
-    view = desk.engine.view()
+    view = desk.engine.ledger
     soon, plan, promises = ExpectedReleases(view), Plan(view), Promises()
     before_s = float("inf")
     for number, (gpus, wait_s) in enumerate(asked, 100):
@@ -66,7 +66,7 @@ def test_in_whatever_order_times_are_asked_for_the_devices_are_those_of_a_plan_b
 
 def test_of_equal_hosts_an_earlier_time_finds_the_one_that_was_promised_first() -> None:
     desk = desk_with([(2, 10), (1, 20), (2, 25)], report("a", 3), report("b", 2))
-    view = desk.engine.view()
+    view = desk.engine.ledger
     soon, plan = ExpectedReleases(view), Plan(view)
     job = desk.job(desk.submit(9, hold=True))
     found = soon.find(plan, job, view.now_s + 22)
@@ -80,7 +80,7 @@ def test_of_equal_hosts_an_earlier_time_finds_the_one_that_was_promised_first() 
 
 def test_what_was_promised_is_found_by_nobody_else() -> None:
     desk = desk_with([(4, 10), (4, 10), (2, 20), (1, 90)])
-    view = desk.engine.view()
+    view = desk.engine.ledger
     soon, plan = ExpectedReleases(view), Plan(view)
     first, second = (desk.job(desk.submit(n, gpus=4, hold=True)) for n in (8, 9))
     found = soon.find(plan, first, view.now_s + 15)
@@ -94,7 +94,7 @@ def test_what_was_promised_is_found_by_nobody_else() -> None:
 
 def test_it_serves_another_pass_only_while_no_promise_counts() -> None:
     desk = desk_with([(4, 10), (4, 10), (3, 10)])
-    view = desk.engine.view()
+    view = desk.engine.ledger
     soon, plan = ExpectedReleases(view), Plan(view)
     assert not soon.is_unpromised()  # Nothing was looked at: there is nothing to pass on.
     job = desk.job(desk.submit(9, gpus=1, hold=True))
@@ -111,9 +111,9 @@ def test_it_serves_another_pass_only_while_no_promise_counts() -> None:
 def test_the_most_devices_on_one_host_are_counted_as_the_list_grows() -> None:
     desk = desk_with([(4, 10), (2, 20), (2, 30), (3, 40)])
     jobs = [desk.job(JobId(str(n))) for n in (1, 2, 3, 4)]
-    together = Together(desk.engine.view())
+    together = Together(desk.engine.ledger)
     assert [together.most(jobs[:1], 1), together.most(jobs, 0)] == [4, 0]
     assert [together.most(jobs, count) for count in (4, 2, 3)] == [4, 4, 4]
     assert (
-        Together(desk.engine.view()).most(jobs[1:3], 2) == len({*desk.hosts(2), *desk.hosts(3)}) % 2 * 2 + 2
+        Together(desk.engine.ledger).most(jobs[1:3], 2) == len({*desk.hosts(2), *desk.hosts(3)}) % 2 * 2 + 2
     )

@@ -156,7 +156,7 @@ def test_two_late_jobs_are_kept_different_devices() -> None:
     running(firm(1000, gpus=2), firm(2000, gpus=2))(desk)
     for number in (3, 4):
         desk.submit(number, **job(100, gpus=2))
-    plan = Plan(desk.engine.view())
+    plan = Plan(desk.engine.ledger)
     kept = KeptForLate(plan, preempts=False)
     for number in (3, 4):
         assert is_possible(plan.view, desk.job(number))
@@ -173,6 +173,6 @@ def test_the_first_late_job_that_waits_is_the_one_behind_whom_nobody_shares() ->
     late(4, **job(10, gpus=4))(desk)
     late(5, **job(20, gpus=2))(desk)
     desk.submit(6, **job(1))
-    waited_for = late_waiting(Plan(desk.engine.view()))
+    waited_for = late_waiting(Plan(desk.engine.ledger))
     assert waited_for is not None
     assert waited_for.job_id == "5", "no cluster could hold job 4"

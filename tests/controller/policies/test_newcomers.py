@@ -74,7 +74,7 @@ def meaning(engine: Engine, step: Step) -> ev.AnyEvent:
     kind, x, y, z = step
     if kind % 8 < 3:
         gpus, expected_s = (1, 1, 1, 2)[x % 4], LENGTHS_S[y % 5] + x / 100.0
-        newcomer = spec(engine.next_number, gpus=gpus, expected_s=expected_s, resumable=z % 8 > 0)
+        newcomer = spec(engine.ledger.next_number, gpus=gpus, expected_s=expected_s, resumable=z % 8 > 0)
         return ev.JobArrived(spec=newcomer)
     return event_of(engine, step, ("srtf",))
 

@@ -155,8 +155,8 @@ def test_an_attempt_is_charged_once_however_often_its_end_is_told() -> None:
         job_id=JobId(job_id), attempt=attempt, host_id=host_id, verdict=ExitVerdict(outcome="finished")
     )
     for _ in range(2):
-        policy.observe(at.engine.view(), event, at.engine.decision)
-    used = policy._usage.now(at.engine.view())
+        policy.observe(at.engine.ledger, event, at.engine.decision)
+    used = policy._usage.now(at.engine.ledger)
     assert used == {"lab/ann": pytest.approx(1000.0, rel=0.01)}
 
 

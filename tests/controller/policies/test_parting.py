@@ -95,7 +95,7 @@ class Model:
 
 def test_one_measurement_beyond_what_was_predicted_parts_a_pair_that_loses() -> None:
     desk = pair()
-    desk.engine.pairs.foresight = Model(1.2, 0.3)
+    desk.engine.ledger.pairs.foresight = Model(1.2, 0.3)
     measure(desk, 2.6, 2.4, times=1)
     assert desk.phase(2) == "checkpointing"
     assert str(desk.job(2).attempt.stop_reason) == (
@@ -116,7 +116,7 @@ def test_one_measurement_that_proves_no_loss_parts_nobody(
     xi: float, margin: float, measured: float, parameters: Any
 ) -> None:
     desk = pair("sjf-ffs", **parameters)
-    desk.engine.pairs.foresight = Model(xi, margin)
+    desk.engine.ledger.pairs.foresight = Model(xi, margin)
     measure(desk, measured, measured, times=1)
     assert [desk.phase(1), desk.phase(2)] == ["running", "running"]
 

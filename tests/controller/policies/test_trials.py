@@ -32,7 +32,7 @@ def test_a_pair_never_measured_is_tried_under_the_pace_that_keeps_the_bound() ->
     desk.run(1, **job("x.py", 400.0, resumable=False, **BOUNDED))
     desk.submit(2, **job("y.py", 300.0, **KNOWN))
     assert desk.phase(2) == "loading", desk.why(2)
-    xi = desk.engine.pairs.interference(desk.job(2), desk.job(1))
+    xi = desk.engine.ledger.pairs.interference(desk.job(2), desk.job(1))
     assert xi.trial == pytest.approx((1.0 / (1.0 - 0.5 / 1.1), 1.1))
 
 
@@ -67,9 +67,9 @@ def test_a_kind_that_could_be_held_is_predicted_from_its_measured_speed() -> Non
     desk.submit(2, **job("y.py", 300.0, **KNOWN))
     desk.start(2)
     for _ in range(2):
-        desk.engine.pairs.observe(desk.job(1), desk.job(2), 1.05)
-        desk.engine.pairs.observe(desk.job(2), desk.job(1), 1.25)
-    xi = desk.engine.pairs.interference(desk.job(2), desk.job(1))
+        desk.engine.ledger.pairs.observe(desk.job(1), desk.job(2), 1.05)
+        desk.engine.ledger.pairs.observe(desk.job(2), desk.job(1), 1.25)
+    xi = desk.engine.ledger.pairs.interference(desk.job(2), desk.job(1))
     assert (xi.first, xi.second, xi.trial, xi.over_bound) == (1.25, 1.05, None, False)
 
 
@@ -79,7 +79,7 @@ def test_without_a_bound_of_its_own_nobody_is_tried_and_nobody_is_limited() -> N
     desk.submit(2, **job("y.py", 300.0, **KNOWN))
     desk.submit(3, **job("z.py", 300.0, **UNKNOWN))
     assert [desk.phase(2), desk.phase(3)] == ["queued", "queued"]
-    assert desk.engine.pairs.interference(desk.job(2), desk.job(1)).trial is None
+    assert desk.engine.ledger.pairs.interference(desk.job(2), desk.job(1)).trial is None
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -130,8 +130,8 @@ def test_a_gang_that_names_a_bound_tries_one_co_tenant_at_a_time() -> None:
     assert [desk.phase(2), desk.phase(3)] == ["loading", "queued"]
     assert "what sharing with 2 costs it has not been measured yet" in desk.why(3)
     desk.start(2)
-    desk.engine.pairs.observe(desk.job(1), desk.job(2), 1.05)
-    desk.engine.pairs.observe(desk.job(2), desk.job(1), 1.5)
+    desk.engine.ledger.pairs.observe(desk.job(1), desk.job(2), 1.05)
+    desk.engine.ledger.pairs.observe(desk.job(2), desk.job(1), 1.5)
     desk.submit(4, **job("w.py", 300.0, **KNOWN))
     assert sum(desk.phase(each) == "loading" for each in (3, 4)) == 1
 
@@ -171,8 +171,8 @@ def test_the_plan_never_expects_more_of_a_bounded_job_than_its_bound(
     free = desk.job(desk.submit(4, **job(SCRIPTS[0], 500.0, share="auto")))
     for (one, other), ratio in seen:
         jobs = [host if is_seen_bounded else free, guest, desk.job(3)]
-        desk.engine.pairs.observe(jobs[one], jobs[other], ratio)
-    plan = Plan(desk.engine.view())
+        desk.engine.ledger.pairs.observe(jobs[one], jobs[other], ratio)
+    plan = Plan(desk.engine.ledger)
     slots = RecordSlots(plan, 2)
     (xi,), (back,) = slots.pairs((guest,), (host,)), slots.pairs((host,), (guest,))
     assert xi[0].over_bound or xi[0].second <= host.spec.share_max

@@ -358,7 +358,7 @@ def test_after_every_event_of_srtf_full_the_whole_queue_has_nothing_left_to_ask_
         engine.handle(event, engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
         while (alarm_s := engine.next_alarm_s) is not None and alarm_s <= engine.now_s:
             engine.handle(ev.AlarmRang(), engine.now_s)
-        if not is_quiet(engine.view(), event) and not engine.refusals:
-            plan = Plan(engine.view())
-            rearrange(plan, RemainingTime("srtf-full"), Candidates(engine.view()))
+        if not is_quiet(engine.ledger, event) and not engine.refusals:
+            plan = Plan(engine.ledger)
+            rearrange(plan, RemainingTime("srtf-full"), Candidates(engine.ledger))
             assert plan.actions == []

@@ -38,7 +38,7 @@ def written(
         journal.begin_run(pack(engine.config), "0", 0.0)
         for number, (wait_s, step) in enumerate(steps, 1):
             event = (
-                event_of(engine, step, (engine.policy_name,))
+                event_of(engine, step, (engine.current.name,))
                 if isinstance(step, tuple)
                 else unpack(pack(step), ev.AnyEvent)
             )

@@ -10,16 +10,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.store import (
-    Database,
-    Entry,
-    JournalDamaged,
-    JournalError,
-    JournalReader,
-    archive_journal,
-    copy_journal,
-    scrub,
-)
+from cotenant.controller import store
+from cotenant.controller.store import scrub
 from cotenant.controller.store.archive import list_archives
 from cotenant.controller.system.locks import Lock
 from tests.building.kept_journals import Kept, KeptInFile, KeptInPostgres, open_kept
@@ -53,8 +45,8 @@ def filled(kept: Kept) -> Kept:
     return kept
 
 
-def entries(database: Database, after: int = 0, limit: int | None = None) -> list[Entry]:
-    with closing(JournalReader(database.open_reading(), database.place)) as reader:
+def entries(database: store.Database, after: int = 0, limit: int | None = None) -> list[store.Entry]:
+    with closing(store.JournalReader(database.open_reading(), database.place)) as reader:
         return list(reader.entries(after, limit))
 
 
@@ -65,7 +57,7 @@ def stored(kept: Kept) -> list[int]:
 
 def test_every_entry_is_read_as_before_wherever_it_lies(filled: Kept, tmp_path: Path) -> None:
     before = entries(filled.database())
-    done = archive_journal(filled.database(), tmp_path, 35.5 * 86_400.0)
+    done = store.archive_journal(filled.database(), tmp_path, 35.5 * 86_400.0)
     assert [(each.first_seq, each.last_seq) for each in done.files] == [(1, 29), (30, 35)]
     assert stored(filled) == list(range(36, COUNT + 1))
     assert entries(filled.database()) == before
@@ -75,7 +67,7 @@ def test_every_entry_is_read_as_before_wherever_it_lies(filled: Kept, tmp_path: 
 
 
 def test_what_a_start_needs_stays(filled: Kept, tmp_path: Path) -> None:
-    archive_journal(filled.database(), tmp_path, 1e12)
+    store.archive_journal(filled.database(), tmp_path, 1e12)
     assert stored(filled) == list(range(41, COUNT + 1))
     with closing(open_kept(filled)) as journal:
         assert journal.last_seq == COUNT
@@ -85,7 +77,7 @@ def test_what_a_start_needs_stays(filled: Kept, tmp_path: Path) -> None:
 def test_the_newest_entry_stays_even_with_a_snapshot_behind_it(filled: Kept, tmp_path: Path) -> None:
     filled.alter("DELETE FROM snapshots WHERE seq = 40")
     filled.alter("UPDATE snapshots SET seq = 60")
-    archive_journal(filled.database(), tmp_path, 1e12)
+    store.archive_journal(filled.database(), tmp_path, 1e12)
     assert stored(filled) == [COUNT]
     with closing(open_kept(filled)) as journal:
         assert journal.append(61.0, 61.0, b"", b"", b"") == COUNT + 1
@@ -94,7 +86,7 @@ def test_the_newest_entry_stays_even_with_a_snapshot_behind_it(filled: Kept, tmp
 def test_its_checksums_are_right_afterwards_and_a_missing_entry_is_still_found(
     filled: Kept, tmp_path: Path
 ) -> None:
-    archive_journal(filled.database(), tmp_path, 1e12)
+    store.archive_journal(filled.database(), tmp_path, 1e12)
     assert scrub(filled.database()).damages == ()
     filled.alter("DELETE FROM entries WHERE seq IN (41, 45)")
     assert scrub(filled.database()).damages == ("entry 41 is missing", "entry 45 is missing")
@@ -102,23 +94,23 @@ def test_its_checksums_are_right_afterwards_and_a_missing_entry_is_still_found(
 
 def test_two_at_once_do_not_get_into_each_others_way(filled: Kept, tmp_path: Path) -> None:
     lock = Lock(tmp_path / "archive.lock")
-    with pytest.raises(JournalError, match="already"):
-        archive_journal(filled.database(), tmp_path, 1e12)
+    with pytest.raises(store.JournalError, match="already"):
+        store.archive_journal(filled.database(), tmp_path, 1e12)
     lock.release()
-    assert archive_journal(filled.database(), tmp_path, 1e12).files
+    assert store.archive_journal(filled.database(), tmp_path, 1e12).files
 
 
 def test_a_file_that_is_gone_is_named(filled: Kept, tmp_path: Path) -> None:
-    done = archive_journal(filled.database(), tmp_path, 1e12)
+    done = store.archive_journal(filled.database(), tmp_path, 1e12)
     done.files[0].path.unlink()
-    with pytest.raises(JournalDamaged, match="entry 1 is missing: it was archived, and no file in"):
+    with pytest.raises(store.JournalDamaged, match="entry 1 is missing: it was archived, and no file in"):
         entries(filled.database())
     assert len(entries(filled.database(), after=29)) == COUNT - 29
 
 
 def test_a_controller_may_write_meanwhile(filled: Kept, tmp_path: Path) -> None:
     with closing(open_kept(filled)) as journal:
-        done = archive_journal(filled.database(), tmp_path, 1e12)
+        done = store.archive_journal(filled.database(), tmp_path, 1e12)
         journal.append(61.0, 61.0, b"more", b"", b"")
         journal.flush()
         assert done.is_freed == isinstance(filled, KeptInPostgres)
@@ -133,15 +125,15 @@ def test_a_file_of_sqlite_gets_smaller_once_no_controller_runs(tmp_path: Path) -
     journal.keep_snapshot(b"state")
     journal.close()
     before = kept.database().path.stat().st_size
-    assert archive_journal(kept.database(), tmp_path, 1e12).is_freed
+    assert store.archive_journal(kept.database(), tmp_path, 1e12).is_freed
     assert kept.database().path.stat().st_size < before / 4
 
 
 def test_a_copy_finds_the_files_of_its_source(filled: Kept, tmp_path: Path) -> None:
     before = entries(filled.database())
-    archive_journal(filled.database(), tmp_path, 1e12)
+    store.archive_journal(filled.database(), tmp_path, 1e12)
     copied = KeptInFile(tmp_path / "copied").database()
-    copy_journal(filled.database(), copied, lambda *_: None)
+    store.copy_journal(filled.database(), copied, lambda *_: None)
     assert entries(copied) == before
     assert scrub(copied).damages == ()
 
@@ -153,7 +145,7 @@ class Crash(BaseException):
 class Mortal:
     """A database whose user is killed before or after one of its statements."""
 
-    def __init__(self, database: Database, statements: int, *, is_done: bool) -> None:
+    def __init__(self, database: store.Database, statements: int, *, is_done: bool) -> None:
         self._database, self._left, self._is_done = database, statements, is_done
 
     def __getattr__(self, name: str) -> Any:
@@ -178,10 +170,10 @@ def test_killed_at_any_statement_it_loses_nothing_and_a_repeat_finishes(
     before = entries(filled.database())
     mortal: Any = Mortal(filled.database(), statements, is_done=is_done)
     with pytest.raises(Crash):
-        archive_journal(mortal, tmp_path, 1e12)
+        store.archive_journal(mortal, tmp_path, 1e12)
     assert entries(filled.database()) == before
     assert scrub(filled.database()).damages == ()
-    archive_journal(filled.database(), tmp_path, 1e12)
+    store.archive_journal(filled.database(), tmp_path, 1e12)
     assert stored(filled) == list(range(41, COUNT + 1))
     assert entries(filled.database()) == before
     assert [each.last_seq for each in list_archives(tmp_path)] == [29, 40]

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.controller import store
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store import (
-    Database,
-    Journal,
-    JournalDamaged,
-    JournalError,
-    JournalReader,
-    recover,
-)
 from cotenant.controller.store.copying import copy_journal
 from cotenant.controller.store.schema import TABLES
 from cotenant.controller.wire import clients
@@ -55,11 +48,11 @@ def target(ways: tuple[Kept, Kept]) -> Kept:
     return ways[1]
 
 
-def contents(database: Database) -> dict[str, object]:
+def contents(database: store.Database) -> dict[str, object]:
     """All that a journal says, and the state to which it leads."""
     with closing(database.open_reading()) as reading:
-        journal = JournalReader(reading, database.place)
-        state = recover(journal, registry.make, EngineConfig(keep_ended=1))
+        journal = store.JournalReader(reading, database.place)
+        state = store.recover(journal, registry.make, EngineConfig(keep_ended=1))
         found: dict[str, object] = {
             table.name: reading.rows(f"SELECT {table.columns} FROM {table.name} ORDER BY {table.key}")
             for table in TABLES
@@ -76,7 +69,7 @@ def test_all_of_it_arrives(source: Kept, target: Kept) -> None:
     assert before["notices"] == ["still to be told"]
     copy_journal(source.database(), target.database(), tell_nobody)
     assert contents(target.database()) == before
-    Journal(target.database()).close()
+    store.Journal(target.database()).close()
 
 
 @pytest.mark.parametrize("cut_at", [1, 2, 4, 8])
@@ -91,8 +84,8 @@ def test_it_goes_on_where_it_was_cut_off(source: Kept, target: Kept, cut_at: int
 
     with pytest.raises(KeyboardInterrupt):
         copy_journal(source.database(), target.database(), pull_the_plug, portion=2)
-    with pytest.raises(JournalError, match="finish with `cotenant controller copy`"):
-        Journal(target.database())
+    with pytest.raises(store.JournalError, match="finish with `cotenant controller copy`"):
+        store.Journal(target.database())
     arrived = 0
 
     def count(table: str, done: int, total: int) -> None:
@@ -107,10 +100,10 @@ def test_it_goes_on_where_it_was_cut_off(source: Kept, target: Kept, cut_at: int
 
 def test_a_damaged_entry_is_named_and_the_copy_is_not_used(source: Kept, target: Kept) -> None:
     source.alter("UPDATE entries SET event = x'00' WHERE seq = 3")
-    with pytest.raises(JournalDamaged, match="entry 3 was changed on disk"):
+    with pytest.raises(store.JournalDamaged, match="entry 3 was changed on disk"):
         copy_journal(source.database(), target.database(), tell_nobody)
-    with pytest.raises(JournalError, match="finish with"):
-        Journal(target.database())
+    with pytest.raises(store.JournalError, match="finish with"):
+        store.Journal(target.database())
 
 
 def test_nothing_is_copied_over_another_journal(source: Kept, target: Kept, tmp_path: Path) -> None:
@@ -118,13 +111,13 @@ def test_nothing_is_copied_over_another_journal(source: Kept, target: Kept, tmp_
     station.submit()
     station.close()
     before = contents(target.database())
-    with pytest.raises(JournalError, match="holds a journal already: name an empty place"):
+    with pytest.raises(store.JournalError, match="holds a journal already: name an empty place"):
         copy_journal(source.database(), target.database(), tell_nobody)
     assert contents(target.database()) == before
 
 
 def test_nothing_is_copied_from_under_a_controller(source: Kept, target: Kept) -> None:
-    journal = Journal(source.database())
-    with pytest.raises(JournalError, match="another controller"):
+    journal = store.Journal(source.database())
+    with pytest.raises(store.JournalError, match="another controller"):
         copy_journal(source.database(), target.database(), tell_nobody)
     journal.close()

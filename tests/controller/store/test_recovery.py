@@ -174,7 +174,7 @@ def test_recovery_asks_no_policy_and_reads_only_what_a_snapshot_lacks(stations: 
     station = stations(make_policy=lambda name, parameters: Mute(registry.make(name, parameters)))
     assert len(station.core.state.engine.jobs) == 10_025
     assert station.core.recovered_entries == 25, "only what came after the newest snapshot"
-    assert station.core.state.engine.next_number == 10_026
+    assert station.core.state.engine.ledger.next_number == 10_026
 
 
 def test_a_changed_configuration_takes_over_the_state(stations: Make, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_changed_configuration_takes_over_the_state(stations: Make, tmp_path: 
     job_id = station.submit()
     station.submit()
     station = stations(policy="castor")  # another default policy: the journal's own goes on
-    assert station.core.state.engine.policy_name == "sjf"
+    assert station.core.state.engine.current.name == "sjf"
     assert station.core.state.engine.jobs[job_id].phase is Phase.LOADING
     run_one(station, station.join("h1", devices=1), job_id)
     assert replay(station.journal, registry.make, "1.2.3").differences == ()

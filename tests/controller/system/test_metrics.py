@@ -233,9 +233,9 @@ def test_a_pair_that_shares_has_its_measured_ratio_and_its_benefit() -> None:
 
     ratio, benefit = "cotenant_pair_interference_ratio", "cotenant_pair_sharing_benefit_ratio"
     assert not put(ratio), "what was not measured is not shown"
-    engine.pairs.observe(desk.job(1), desk.job(2), 1.25)
+    engine.ledger.pairs.observe(desk.job(1), desk.job(2), 1.25)
     assert put(ratio) == {("1", "2"): 1.25} and not put(benefit)
-    engine.pairs.observe(desk.job(2), desk.job(1), 1.6)
+    engine.ledger.pairs.observe(desk.job(2), desk.job(1), 1.6)
     assert put(ratio) == {("1", "2"): 1.25, ("2", "1"): 1.6}
     assert put(benefit) == {("1", "2"): pytest.approx(1 / 1.25 + 1 / 1.6 - 1)}
     desk.end(1)

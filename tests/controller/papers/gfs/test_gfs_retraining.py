@@ -65,7 +65,7 @@ class Cluster:
         return [each for each in self.engine.decision.actions if isinstance(each, Compute)]
 
     def pool(self) -> Any:
-        found = self.layer.report(self.engine.view())
+        found = self.layer.report(self.engine.ledger)
         return found.pools[0]
 
 
@@ -166,7 +166,7 @@ def test_what_is_known_of_demand_outlives_a_change_of_parameters() -> None:
 
 def test_dates_are_known_where_the_journal_knows_when_it_began() -> None:
     cluster = Cluster(HOURS_MIN)
-    cluster.engine._ledger.began_hour = 480_000
+    cluster.engine.ledger.began_hour = 480_000
     (request,) = cluster.happen()
     question = question_in(request.payload)
     assert (question.dated, question.first_hour) == (True, 480_000)

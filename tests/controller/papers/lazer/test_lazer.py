@@ -398,7 +398,7 @@ def meaning(engine: Engine, step: Step) -> ev.AnyEvent:
     if kind % 8 < 3:
         gpus, expected_s = (1, 1, 1, 2)[x % 4], LENGTHS_S[y % 5] + x / 100.0
         more = {"resumable": z % 8 > 0, "hold": z % 13 == 0, "load_s": float(z % 40), "pause_s": float(y % 9)}
-        newcomer = spec(engine.next_number, gpus=gpus, expected_s=expected_s, **more)
+        newcomer = spec(engine.ledger.next_number, gpus=gpus, expected_s=expected_s, **more)
         return ev.JobArrived(spec=newcomer)
     here = [job for job in engine.jobs.values() if job.phase in ON_DEVICES]
     if kind % 8 < 7 and here:

@@ -146,7 +146,7 @@ def test_a_controller_whose_model_is_gone_starts_nothing_new_and_says_why(tmp_pa
     stand_in = registry.make_or_stand_in("rltune", {"model": str(tmp_path / "gone.json")})
     at = Desk("fifo", report("a", 1))
     job = at.submit(1)
-    assert "there is no such file" in str(stand_in.explain(at.engine.view(), at.job(job)))
+    assert "there is no such file" in str(stand_in.explain(at.engine.ledger, at.job(job)))
 
 
 @pytest.mark.parametrize("policy", ["rltune", "scorer"])
@@ -163,7 +163,7 @@ def test_columns_mean_what_they_say() -> None:
     at.submit(1, gpus=4, expected_s=1000.0)
     at.wait(999.0)
     at.tell(ev.AlarmRang())
-    view = at.engine.view()
+    view = at.engine.ledger
     seen = observation(Plan(view), list(view.queue.jobs_in_order()), critic=True)
     assert seen.actor.shape == (1, len(ACTOR)) and seen.critic.shape == (1, len(CRITIC))
     np.testing.assert_allclose(

@@ -59,7 +59,7 @@ def opened(at: Desk) -> Desk:
     """Both hosts take work again, in one event."""
     for host in at.engine.hosts.values():
         host.drained_by = ""
-        at.engine._ledger.refresh_host(host)
+        at.engine.ledger.refresh_host(host)
     at.tell(ev.HostResumed(host_id=HostId("a"), by="root"))
     return at
 
@@ -92,8 +92,8 @@ def test_where_the_solver_finds_nothing_best_fit_decides() -> None:
     at = crowded("sjf")
     for host in at.engine.hosts.values():
         host.drained_by = ""
-        at.engine._ledger.refresh_host(host)
-    view, event = at.engine.view(), ev.AlarmRang()
+        at.engine.ledger.refresh_host(host)
+    view, event = at.engine.ledger, ev.AlarmRang()
     plain = registry.make("sjf", {})
     assert PlacedTogether(plain, Nothing()).decide(view, event) == plain.decide(view, event)
     assert PlacedTogether(plain, UNLIMITED).decide(view, event) != plain.decide(view, event)
@@ -109,7 +109,7 @@ def test_one_waiting_job_is_no_question() -> None:
 def test_a_gang_may_stay_in_one_rack() -> None:
     at = Desk("fifo", *(report(n, 2, features=(f"rack={r}",)) for n, r in zip("abcd", "1212", strict=True)))
     at.tell(ev.JobArrived(spec=spec(1, gpus=4, nodes=2, hold=True)))
-    plan = Plan(at.engine.view())
+    plan = Plan(at.engine.ledger)
     choices = choices_of(plan, free_places(plan), at.job(1))
     hosts = [tuple(host for (host, _), _ in choice) for choice in choices]
     assert hosts == [("a", "b"), ("c", "d"), ("a", "c"), ("b", "d")]

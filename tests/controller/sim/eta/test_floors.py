@@ -75,7 +75,7 @@ def test_begin_moves_both_start_and_end() -> None:
 def test_no_job_starts_on_devices_that_are_reserved_until_later() -> None:
     desk = Desk("fifo")
     booking = Booking(booking_id="r1", user="bob", gpus=1, from_s=50.0, until_s=BEGIN_S)
-    assert isinstance(desk.engine.offer_booking(booking, desk.now_s), tuple)
+    assert isinstance(desk.engine.bookings.offer(booking, desk.now_s), tuple)
     desk.tell(ev.BookingMade(booking=booking, by="bob"))
     desk.submit(1, expected_s=100.0)
     start = told(desk)["1"].start
