@@ -17,7 +17,7 @@ from typing import Final
 
 from cotenant.agent.daemon.agent_log import log
 from cotenant.agent.daemon.assembly import AgentProblem, assemble
-from cotenant.agent.daemon.core import AgentState
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.controller.domain import HostReport
 from cotenant.controller.system.diagnostics import STANDARD_OUTPUT, say, take_standard_error

@@ -14,12 +14,16 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.containers import find_runtimes, offered_features
+from cotenant.agent.containers.runtimes import find_runtimes, offered_features
 from cotenant.agent.daemon.agent_log import log
-from cotenant.agent.daemon.core import AgentConfig, AgentMemory
+from cotenant.agent.daemon.core.edge import AgentConfig
+from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
-from cotenant.agent.gpus import GpuWatch, Mps, Timing, bus_address, offer_devices, prepare
+from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
+from cotenant.agent.gpus.mps_edge import Mps, prepare
+from cotenant.agent.gpus.watchers import Timing
+from cotenant.agent.gpus.xid import bus_address
 from cotenant.agent.host import devices, facts, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -28,7 +32,7 @@ from cotenant.agent.host.locks import DeviceLocks, LockProblem, lock_folders
 from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import find_exposed
-from cotenant.agent.ipc import ContainerRuntime
+from cotenant.agent.ipc.records import ContainerRuntime
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
 from cotenant.controller.system import paths

@@ -13,9 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cotenant.agent.daemon import core
 from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
 from cotenant.agent.daemon.connections import ControllerLink
+from cotenant.agent.daemon.core import edge
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.disk_use import DiskShares
 from cotenant.agent.daemon.images import Images, NoImage
 from cotenant.agent.daemon.loop import AgentLoop
@@ -25,13 +28,14 @@ from cotenant.agent.daemon.supervisors import Supervisors, locked_by
 from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contain_failure
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
 from cotenant.agent.daemon.warm_starts import WarmStarts
-from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
+from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
+from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc import ContainerRuntime, Order, Result, Status
+from cotenant.agent.ipc.records import ContainerRuntime, Order, Result, Status
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict
 from cotenant.controller.system.endpoint import BadEndpoint
@@ -54,7 +58,7 @@ TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
 class Runtime:
     def __init__(
         self,
-        state: core.AgentState,
+        state: AgentState,
         spool: Spool,
         locks: DeviceLocks,
         *,
@@ -122,7 +126,7 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
         self._trees.remove_left_over()
-        self.post(core.Booted(found=self._attempts.scan()))
+        self.post(edge.Booted(found=self._attempts.scan()))
         if self._watch is not None:
             self._watch.start(
                 post=self._take,
@@ -178,7 +182,7 @@ class Runtime:
         )
         await indicators.run()
 
-    def _copies_in_use(self) -> dict[core.AttemptKey, str]:
+    def _copies_in_use(self) -> dict[AttemptKey, str]:
         """The names of the copies that attempts run in, where they have one."""
         folders = {each.key: self._state.checkpoint_folder(each.job) for each in self._state.running}
         return {key: self._trees.copy_of(folder).name for key, folder in folders.items()}
@@ -192,17 +196,17 @@ class Runtime:
         offered_now = {device.device_id for device in self._state.config.report.devices}
         self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
         self._readings |= {reading.device_id: AgentReading(reading, at_s) for reading in readings}
-        self.post(core.IndicatorsRead(readings=readings))
+        self.post(edge.IndicatorsRead(readings=readings))
 
     def _sheet(self) -> Sheet:
         """Returns the metrics sheet for one scrape."""
-        edge = Edge(
+        at_edge = Edge(
             notes_waiting=len(self.loop.unwritten),
             faults=self._faults,
             held=self._watch.held if self._watch is not None else frozenset(),
             mps=self._mps.wrong if self._mps is not None else {},
         )
-        return sheet_of(self._state, self._readings, now_s(), edge)
+        return sheet_of(self._state, self._readings, now_s(), at_edge)
 
     def leave(self) -> None:
         """End soon and in order; jobs live on."""
@@ -222,14 +226,14 @@ class Runtime:
 
     # --- Events ------------------------------------------------------------------------------------
 
-    def post(self, event: core.AnyAgentEvent) -> None:
+    def post(self, event: edge.AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
-        if isinstance(event, core.GpuFault) and self._watch is not None:
+        if isinstance(event, edge.GpuFault) and self._watch is not None:
             self._watch.note_fault(event)
         self._take(event)
 
-    def _take(self, event: core.AnyAgentEvent) -> None:
-        if isinstance(event, core.GpuFault):
+    def _take(self, event: edge.AnyAgentEvent) -> None:
+        if isinstance(event, edge.GpuFault):
             self._faults.update(event.uuids)
         self.loop.take(event)
         if self._on_welcome is not None and self._state.registration.welcomed:
@@ -242,10 +246,10 @@ class Runtime:
         elif isinstance(message, AskStream):
             self._attempts.ask(message)
         else:
-            self.post(core.ControllerMessageCame(message=message))
+            self.post(edge.ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
-        self.post(core.AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
+        self.post(edge.AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
 
     # --- What the loop asks for (`AgentEdges`) --------------------------------------------------------
 
@@ -260,7 +264,7 @@ class Runtime:
         wait_s = min(max(0.0, at_s - now_s()), ALARM_WAIT_S_MAX)
         self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
-    def write(self, notes: Sequence[core.AnyNote]) -> None:
+    def write(self, notes: Sequence[AnyNote]) -> None:
         """Flushes notes to the spool.
 
         Raises:
@@ -281,7 +285,7 @@ class Runtime:
         """Sends a message to the controller, if there is a connection."""
         self._link.send(message)
 
-    def note_handled(self, event: core.AnyAgentEvent) -> None:
+    def note_handled(self, event: edge.AnyAgentEvent) -> None:
         """Looks what an event means for warm starts, and for attempts that wait for what they run."""
         self._warm.look(event)
         self._stop_preparing()
@@ -291,32 +295,32 @@ class Runtime:
         self.why_halted = why
         self.leave()
 
-    def do(self, effect: core.AnyAgentEffect) -> None:
+    def do(self, effect: edge.AnyAgentEffect) -> None:
         """Carries out an effect at the edge that it concerns."""
         match effect:
-            case core.StartSupervisor(order=order):
+            case edge.StartSupervisor(order=order):
                 self._start(order)
-            case core.Tell(job_id=job_id, attempt=attempt, message=message):
+            case edge.Tell(job_id=job_id, attempt=attempt, message=message):
                 self._attempts.tell(job_id, attempt, message)
-            case core.Adopt(job_id=job_id, attempt=attempt):
+            case edge.Adopt(job_id=job_id, attempt=attempt):
                 self._attempts.adopt(job_id, attempt)
-            case core.EndLeftovers(result=result):
+            case edge.EndLeftovers(result=result):
                 self._attempts.clean(result)
-            case core.AwaitMemory():
+            case edge.AwaitMemory():
                 self._release.wait(effect)
-            case core.RemoveAttempt(job_id=job_id, attempt=attempt):
+            case edge.RemoveAttempt(job_id=job_id, attempt=attempt):
                 self._remove(self._attempts.folder(job_id, attempt), self._attempts.base)
-            case core.RemoveCheckpoints(folder=folder):
+            case edge.RemoveCheckpoints(folder=folder):
                 self._remove(Path(folder), Path(self._state.config.checkpoint_root))
                 self._remove(self._trees.copy_of(folder), self._trees.folder)
-            case core.AnswerLog(read=read):
+            case edge.AnswerLog(read=read):
                 self._logs.answer(read)
-            case core.Trust():
+            case edge.Trust():
                 if self._watch is not None:
                     self._watch.trust()
-            case core.Say(text=text):
+            case edge.Say(text=text):
                 log(text)
-            case core.Reconnect(endpoint=endpoint):
+            case edge.Reconnect(endpoint=endpoint):
                 self._reconnect(endpoint)
 
     def _start(self, order: Order) -> None:
@@ -338,7 +342,7 @@ class Runtime:
         """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
         ended meanwhile."""
         if why := self._shares.refuse_copy(order, self._trees.copy_of(order.checkpoint_root).name):
-            self.post(core.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
+            self.post(edge.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
             return
         try:
             if order.launch.snapshot is not None:
@@ -346,7 +350,7 @@ class Runtime:
             if order.launch.container is not None:
                 order = await self._images.prepare(order, order.launch.container)
         except (NoTree, NoImage) as error:
-            failed = core.StartFailed(
+            failed = edge.StartFailed(
                 job_id=order.job_id,
                 attempt=order.attempt,
                 why=str(error),
@@ -368,7 +372,7 @@ class Runtime:
                 why = "stopped before what it runs was here"
                 verdict = ExitVerdict(outcome="never-started", detail=why, ours=why)
                 self.post(
-                    core.EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
+                    edge.EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
                 )
 
     def _remove(self, folder: Path, trusted: Path) -> None:
@@ -410,8 +414,8 @@ class Runtime:
             before, self._locks, self._watch.conditions() if self._watch is not None else None
         )
         if after != before:
-            self.post(core.DevicesChanged(devices=after))
+            self.post(edge.DevicesChanged(devices=after))
 
 
-def _key(order: Order) -> core.AttemptKey:
+def _key(order: Order) -> AttemptKey:
     return order.job_id, order.attempt

@@ -24,11 +24,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
+from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, StatusCame
 from cotenant.agent.daemon.tasks import contain_failure
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
-from cotenant.agent.ipc import MODULES, Order, WarmOffer
-from cotenant.agent.supervisor.processes import account_of, environment_of
+from cotenant.agent.ipc.records import MODULES, Order, WarmOffer
+from cotenant.agent.supervisor.processes.environment import environment_of
+from cotenant.agent.supervisor.processes.ranks import account_of
 from cotenant.agent.warm import refusals
 from cotenant.agent.warm.pool import (
     ColdRunTold,

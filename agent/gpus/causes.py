@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates
 from cotenant.agent.gpus.held_memory import Held, who_holds
 from cotenant.agent.gpus.probe_results import ProbeResult, Process

@@ -15,12 +15,15 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon import core
+from cotenant.agent.daemon.core import edge
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.gpus import mps_rules, mps_watch
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared, number_devices
 from cotenant.agent.host.user_files import find_exposed
-from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job_socket, read_record
+from cotenant.agent.ipc.files import BadRecord, read_record
+from cotenant.agent.ipc.records import FOLDER_NAME, ORDER, RESULT, Order, job_socket
 from cotenant.controller.domain import Device, DeviceId, sharing_in_words
 from cotenant.controller.system import paths
 from cotenant.controller.system.sections import MpsSettings
@@ -106,20 +109,20 @@ class MpsEdge:
     def __init__(
         self,
         mps: Mps,
-        state: core.AgentState,
+        state: AgentState,
         *,
         folder: Callable[[str, int], Path],
-        post: Callable[[core.AnyAgentEvent], None],
+        post: Callable[[edge.AnyAgentEvent], None],
         log: Callable[[str], None],
         period_s: float = PERIOD_S,
     ) -> None:
         self._setup, self._watch, self._state = mps.setup, mps.watch, state
         self._folder, self._post, self._log = folder, post, log
         self._period_s = period_s
-        self._orders: dict[core.AttemptKey, Order] = {}
-        self._looks: dict[core.AttemptKey, int] = {}
+        self._orders: dict[AttemptKey, Order] = {}
+        self._looks: dict[AttemptKey, int] = {}
         """How often an attempt was looked for among the clients."""
-        self._proven: set[core.AttemptKey] = set()
+        self._proven: set[AttemptKey] = set()
         """Attempts about which that is settled."""
         self._reach = FaultReach()
         self._serving = mps.serving
@@ -219,7 +222,7 @@ class MpsEdge:
         }
         return _select_devices(self._state.found_devices, used)
 
-    def _order(self, key: core.AttemptKey) -> Order | None:
+    def _order(self, key: AttemptKey) -> Order | None:
         """Returns the order of an attempt. None: the order is not written yet, or cannot be read."""
         if key not in self._orders:
             with suppress(BadRecord, OSError):
@@ -234,7 +237,7 @@ class MpsEdge:
         for pipe, daemon in seen.daemons.items():
             gone = tuple(sorted(frozenset().union(*facts.clients.get(pipe, ()))))
             for why in daemon.losses:
-                self._post(core.GpuFault(uuids=gone, why=why, one_server=True))
+                self._post(edge.GpuFault(uuids=gone, why=why, one_server=True))
         in_fault = [pipe for pipe, daemon in seen.daemons.items() if daemon.in_fault]
         faulted = self._state.list_faulted()
         known = _select_devices(
@@ -250,7 +253,7 @@ class MpsEdge:
             )  # They already know what they did, or who did it to them.
             uuids = tuple(sorted(group))
             self._post(
-                core.GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True)
+                edge.GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True)
             )
 
     def _tell_devices(self, seen: mps_watch.MpsWatchReport) -> None:
@@ -261,18 +264,18 @@ class MpsEdge:
         for old, new in zip(before, after, strict=True):
             if (old.sharing, old.sharing_note) != (new.sharing, new.sharing_note):
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
-        self._post(core.DevicesChanged(devices=after))
+        self._post(edge.DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: core.AttemptKey, processes: int | None) -> None:
+    def _tell_attachment(self, key: AttemptKey, processes: int | None) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
         said = mps_watch.verdict(self._looks[key], processes)
         if said is None:
             return
         self._proven.add(key)
         if said:
-            self._post(core.TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
+            self._post(edge.TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
         if processes is not None and processes > 1:
-            self._post(core.ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
+            self._post(edge.ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
 
 
 def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, tuple[frozenset[str], ...]]:

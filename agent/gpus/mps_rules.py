@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import Device
 from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection

@@ -24,8 +24,8 @@ from typing import TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.ipc import Order
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.answers import Incomplete, Rejected

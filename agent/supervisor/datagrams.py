@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc import JOB, JOB_SOCKET, Order, PaceNow, attempt_folder
-from cotenant.agent.supervisor.core import AnyRankWord, parse
-from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order, attempt_folder
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord, parse
+from cotenant.agent.supervisor.processes.attempt_folder import give_job_folder, make_job_folder
 from cotenant.controller import wire
 
 PACE: Final = struct.Struct("<ddddd")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from cotenant.agent.host.listening import listeners, sockets_of
-from cotenant.agent.supervisor.processes import tree_of
+from cotenant.agent.supervisor.processes.measuring import tree_of
 from cotenant.controller.wire import HostStream
 
 CONNECT_S: Final = 0.2

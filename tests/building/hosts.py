@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cotenant.agent.daemon.core import AgentConfig
+from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.controller.domain import Device, DeviceId, HostId, HostReport
 
 

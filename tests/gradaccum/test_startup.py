@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.supervisor.core import rank_messages
-from cotenant.agent.supervisor.processes import STACKS_SIGNAL, ranks
+from cotenant.agent.supervisor.processes import ranks
+from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
 from tests.building.limits import within_s

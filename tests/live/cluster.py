@@ -24,7 +24,8 @@ import psutil
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder, read_record
+from cotenant.agent.ipc.files import read_record
+from cotenant.agent.ipc.records import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder
 from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client.connection import Client, Unreachable

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc import Order
-from cotenant.agent.supervisor.core import (
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
     FirstStepReached,

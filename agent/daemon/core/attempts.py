@@ -33,7 +33,8 @@ from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
-from cotenant.agent.ipc import CoTenantsChanged, LimitNow, SaveNow, Status, TellNow
+from cotenant.agent.ipc.channel import CoTenantsChanged, LimitNow, SaveNow, TellNow
+from cotenant.agent.ipc.records import Status
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 

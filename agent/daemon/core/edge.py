@@ -12,7 +12,8 @@ import msgspec
 
 from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.ipc import Order, Result, Status, ToSupervisor
+from cotenant.agent.ipc.channel import ToSupervisor
+from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.controller import domain
 from cotenant.controller.wire import FromAgent, ReadLog, ToAgent
 from cotenant.profiler.indicators.sources import Wanted

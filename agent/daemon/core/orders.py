@@ -25,7 +25,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.remembered import Attempt
-from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
+from cotenant.agent.ipc.records import MpsClient, Order, RankOrder, WatchRule
 from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
 from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import MemoryLimit, host_daemon, pipe_directory

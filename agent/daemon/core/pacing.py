@@ -28,7 +28,8 @@ from typing import Final, Literal, NamedTuple
 from cotenant.agent.daemon.core.guest_level import LEVEL_MIN, GuestLevel
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.core.step_times import MINUTE_S, P99_STEPS_MIN, LongSteps, StepWindow
-from cotenant.agent.ipc import PaceNow, StepClock
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import StepClock
 from cotenant.controller.domain import DeviceId
 from cotenant.controller.performance import ShareBound, maxima
 from cotenant.controller.wire import BoundStanding

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import StopNow
+from cotenant.agent.ipc.channel import StopNow
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import ShareBound

@@ -24,7 +24,7 @@ from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQua
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc import GangIn, TellNow
+from cotenant.agent.ipc.channel import GangIn, TellNow
 from cotenant.controller import domain, wire
 from cotenant.controller.domain import events as ev
 

@@ -25,7 +25,8 @@ from cotenant.agent.daemon.core.quick_failures import QuickFailures
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, StepBefore
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc import Result, Status, StopNow
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import Result, Status
 from cotenant.controller.domain import Device, ExitVerdict, JobId, Outcome
 from cotenant.controller.domain import events as ev
 

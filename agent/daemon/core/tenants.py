@@ -20,7 +20,8 @@ from cotenant.agent.daemon.core.pacing import FREE, LostBound, Pacing, TrainingT
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
 from cotenant.agent.daemon.core.reporting import Outbox
-from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, PaceNow, Result, Status, ToSupervisor
+from cotenant.agent.ipc.channel import CoTenantsChanged, LeaseNow, PaceNow, ToSupervisor
+from cotenant.agent.ipc.records import Result, Status
 from cotenant.controller.domain import Device, DeviceId, HostId
 from cotenant.controller.performance import UNBOUNDED
 from cotenant.controller.wire import AttemptProgress

@@ -14,7 +14,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cotenant.agent.ipc import GangIn, GangOut, Order
+from cotenant.agent.ipc.channel import GangIn, GangOut
+from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.agreement import AgreementCoordinator, Words
 from cotenant.agent.supervisor.core.edge import TellRank

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order, Status
+from cotenant.agent.ipc.records import Order, Status
 from cotenant.agent.supervisor.core.edge import AllGone
 from cotenant.agent.supervisor.core.exit_rules import ROWS, ExitRule
 from cotenant.agent.supervisor.core.exits import Exit, ExitCause, StartProblem

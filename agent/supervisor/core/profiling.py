@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.coordination import Coordination
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import MemorySeen, StepDone

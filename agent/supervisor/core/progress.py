@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Durable, Order, Status, StepClock
+from cotenant.agent.ipc.records import Durable, Order, Status, StepClock
 from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.printed import LOSS

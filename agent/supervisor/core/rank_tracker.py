@@ -15,7 +15,7 @@ from collections.abc import Collection
 from math import inf
 from typing import Final
 
-from cotenant.agent.ipc import Order, Result
+from cotenant.agent.ipc.records import Order, Result
 from cotenant.agent.supervisor.core.edge import RankExited
 from cotenant.agent.supervisor.core.exit_classifier import Ending, decide
 from cotenant.agent.supervisor.core.exits import Exit

@@ -29,7 +29,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.ipc import Order, Status, StopNow
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import Order, Status
 from cotenant.agent.supervisor.core import edge
 from cotenant.agent.supervisor.core.coordination import MEMBER_PERIOD_S, Coordination
 from cotenant.agent.supervisor.core.exits import ExitCause

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent import ipc
+from cotenant.agent.ipc import channel, records
 from cotenant.agent.supervisor.core import edge, rank_messages, stopping
 from cotenant.agent.supervisor.core.activity import ProcessActivity
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
@@ -34,7 +34,7 @@ from cotenant.controller.domain import SecretValues, texts
 class Supervision:
     """The supervision of one attempt on one host."""
 
-    def __init__(self, order: ipc.Order, now_s: float) -> None:
+    def __init__(self, order: records.Order, now_s: float) -> None:
         self._order = order
         self._now_s = now_s
         self._progress = RankProgress(order)
@@ -61,7 +61,7 @@ class Supervision:
             self._progress.note(note)
 
     @property
-    def status(self) -> ipc.Status:
+    def status(self) -> records.Status:
         return self._progress.status
 
     @property
@@ -140,21 +140,21 @@ class Supervision:
                 # Those that did start are ended as leftovers: they never ran as a gang.
                 self._roll.alive.clear()
                 self._phase = "running"
-            case ipc.StopNow():
+            case channel.StopNow():
                 self._asked_to_stop(event)
-            case ipc.SaveNow():
+            case channel.SaveNow():
                 self._save_now()
-            case ipc.LeaseNow(left_s=left_s, full_s=full_s):
+            case channel.LeaseNow(left_s=left_s, full_s=full_s):
                 self._set_lease(left_s, full_s)
-            case ipc.CoTenantsChanged(alone=alone, room_mib=room_mib):
+            case channel.CoTenantsChanged(alone=alone, room_mib=room_mib):
                 self._coordination.alone = alone
                 self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
-            case ipc.PaceNow():
+            case channel.PaceNow():
                 self._out.append(edge.SetPace(pace=event))
-            case ipc.TellNow(text=text):
+            case channel.TellNow(text=text):
                 self._out.append(edge.WriteWord(text=texts.one_line(text)))
-            case ipc.GangIn():
+            case channel.GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
             case edge.OutsideSignal(number=number):
                 self._roll.note_outside(number, self._now_s)
@@ -252,7 +252,7 @@ class Supervision:
         if known and self._order.launch.mode != "host":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
 
-    def _asked_to_stop(self, word: ipc.StopNow) -> None:
+    def _asked_to_stop(self, word: channel.StopNow) -> None:
         if self._stop is None:
             self._stop = stopping.StopWish.ask(word, self._now_s)
         else:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
+from cotenant.agent.ipc.records import MODULES, MpsClient, Order, RankOrder
 from cotenant.agent.supervisor.processes import launchers
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
 from cotenant.controller.wire import job as protocol

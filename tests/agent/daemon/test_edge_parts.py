@@ -30,8 +30,9 @@ from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.tasks import BYTES_MAX, LogReader, look
 from cotenant.agent.host.locks import DeviceLocks, LockFolders
-from cotenant.agent.ipc import CONTROL, LOGS, RESULT, GangIn, Order, attempt_folder
-from cotenant.agent.supervisor.processes import LogWriter
+from cotenant.agent.ipc.channel import GangIn
+from cotenant.agent.ipc.records import CONTROL, LOGS, RESULT, Order, attempt_folder
+from cotenant.agent.supervisor.processes.logs import LogWriter
 from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, JobId, Launch
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import CONTROLLER_KEY, find_key, init_cluster, read_key

@@ -20,7 +20,10 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.gpus import UNASKED, Health, OwnerKind, ProbeResult, Process, ProcessOwner, who_holds
+from cotenant.agent.gpus.causes import UNASKED
+from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus.held_memory import who_holds
+from cotenant.agent.gpus.probe_results import OwnerKind, ProbeResult, Process, ProcessOwner
 from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Hello, Welcome

@@ -37,7 +37,7 @@ from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc import Durable, Order, Result, Status
+from cotenant.agent.ipc.records import Durable, Order, Result, Status
 from cotenant.controller.domain import CommandId, ExitVerdict, ForgetJob, HostId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (

@@ -39,17 +39,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc import (
-    CoTenantsChanged,
-    Durable,
-    GangIn,
-    LeaseNow,
-    LimitNow,
-    Order,
-    SaveNow,
-    Status,
-    StopNow,
-)
+from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, LimitNow, SaveNow, StopNow
+from cotenant.agent.ipc.records import Durable, Order, Status
 from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import AgentState
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
 from cotenant.agent.host.locks import DeviceLocks, LockFolders
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, job_spec
 from cotenant.controller.submission.packing import pack_tree
 from cotenant.controller.wire import CommandDelivery, FetchSnapshot, SnapshotPart, Welcome

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.ipc import PaceNow, attempt_folder
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import attempt_folder
 from cotenant.agent.supervisor.datagrams import Datagrams
 from cotenant.checkpoint.talk.pace import RankPace
 from cotenant.controller.domain import AttemptNo, JobId, Launch

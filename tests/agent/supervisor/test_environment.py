@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.ipc import Order, RankOrder
+from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.ranks import cuda_indices
