@@ -22,8 +22,7 @@ import zmq
 
 from cotenant.agent.daemon.core import edge, remembered
 from cotenant.agent.ipc import channel, files, records
-from cotenant.controller import wire
-from cotenant.controller.domain import TrustDevices
+from cotenant.controller import domain, wire
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.system.keys import KeyFile
 
@@ -201,7 +200,7 @@ def check_names(message: wire.ToAgent) -> None:
     Raises: BadMessage: it has other characters in it."""
     match message:
         case wire.CommandDelivery(command=command):
-            if isinstance(command, TrustDevices):
+            if isinstance(command, domain.TrustDevices):
                 return
             job_id, job_epoch = command.job_id, command.job_epoch
         case wire.ReadLog(job_id=job_id) | wire.GangRelay(job_id=job_id) | wire.AskStream(job_id=job_id):

@@ -13,21 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cotenant.agent.daemon import connections, disk_use, images, loop, supervisors, tasks, trees, warm_starts
 from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
-from cotenant.agent.daemon.connections import ControllerLink
-from cotenant.agent.daemon.core import edge
+from cotenant.agent.daemon.core import edge, remembered
 from cotenant.agent.daemon.core.notes import AnyNote
-from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.disk_use import DiskShares
-from cotenant.agent.daemon.images import Images, NoImage
-from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.daemon.supervisors import Supervisors, locked_by
-from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contain_failure
-from cotenant.agent.daemon.trees import NoTree, TreeFetcher
-from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
 from cotenant.agent.host.facts import now_s
@@ -78,18 +70,20 @@ class Runtime:
         self._state, self._watch = state, watch
         self._spool, self._locks, self._metrics = spool, locks, metrics
         self._on_welcome: Callable[[], None] | None = on_welcome
-        self._attempts = Supervisors(
+        self._attempts = supervisors.Supervisors(
             attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
         )
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         changed = None if state.registration.route.is_only else self.post
-        self._link = ControllerLink(endpoint, name, key, post=self._heard, log=log, changed=changed)
+        self._link = connections.ControllerLink(
+            endpoint, name, key, post=self._heard, log=log, changed=changed
+        )
         self._mps = (
             None
             if mps is None
             else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
         )
-        self._warm = WarmStarts(
+        self._warm = warm_starts.WarmStarts(
             warm,
             first_word_s=first_word_s,
             folder=attempts.with_name(WARM),
@@ -97,19 +91,19 @@ class Runtime:
             spare=self._attempts.spare,
             log=log,
         )
-        self._trees = TreeFetcher(
+        self._trees = trees.TreeFetcher(
             attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
         )
-        self._shares = DiskShares(attempts, self._trees.copy_of("x").parent, user_share_mib, log)
-        self._images = Images(runtimes, lease_left_s=self._lease_left_s)
-        self._release = GpuRelease(
+        self._shares = disk_use.DiskShares(attempts, self._trees.copy_of("x").parent, user_share_mib, log)
+        self._images = images.Images(runtimes, lease_left_s=self._lease_left_s)
+        self._release = tasks.GpuRelease(
             self.post, watch, self._mps.wait_for_look if self._mps is not None else None
         )
-        self._logs = LogReader(self._attempts.folder, self._link.send)
-        self.loop = AgentLoop(state, self, notes=str(spool.path))
+        self._logs = tasks.LogReader(self._attempts.folder, self._link.send)
+        self.loop = loop.AgentLoop(state, self, notes=str(spool.path))
         self._alarm: asyncio.TimerHandle | None = None
-        self._removals = Tasks("removing checkpoints")
-        self._tasks = Tasks("working beside the mail")
+        self._removals = tasks.Tasks("removing checkpoints")
+        self._tasks = tasks.Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
         self._readings: dict[DeviceId, AgentReading] = {}
         """The newest of each device, for Prometheus."""
@@ -182,7 +176,7 @@ class Runtime:
         )
         await indicators.run()
 
-    def _copies_in_use(self) -> dict[AttemptKey, str]:
+    def _copies_in_use(self) -> dict[remembered.AttemptKey, str]:
         """The names of the copies that attempts run in, where they have one."""
         folders = {each.key: self._state.checkpoint_folder(each.job) for each in self._state.running}
         return {key: self._trees.copy_of(folder).name for key, folder in folders.items()}
@@ -273,7 +267,7 @@ class Runtime:
         self._spool.append(notes)
         if self._spool.is_bloated:
             try:
-                self._spool.compact(self._state.memory.notes())
+                self._spool.compact(self._state.memory.as_notes())
             except OSError as error:  # The old file still counts; the next note tries again.
                 log(f"cannot compact {self._spool.path}: {error.strerror}")
 
@@ -331,7 +325,7 @@ class Runtime:
             self._tasks.keep(self._start_prepared(order), partial(self._attempts.give_up, _key(order)))
 
     def _start_now(self, order: Order) -> None:
-        with contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
+        with tasks.contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
             order = order if self._mps is None else self._mps.number(order)
             self._attempts.start(self._warm.offer_server(self._shares.bound_logs(order)))
 
@@ -349,7 +343,7 @@ class Runtime:
                 order = await self._trees.prepare(order, order.launch.snapshot)
             if order.launch.container is not None:
                 order = await self._images.prepare(order, order.launch.container)
-        except (NoTree, NoImage) as error:
+        except (trees.NoTree, images.NoImage) as error:
             failed = edge.StartFailed(
                 job_id=order.job_id,
                 attempt=order.attempt,
@@ -398,7 +392,7 @@ class Runtime:
     def _lock_devices(self, order: Order) -> list[int]:
         """Descriptors for the supervisor, which keep its devices from other agents when we are gone."""
         return self._locks.descriptors_for_supervisor(
-            sorted(locked_by(order, self._state.config.report.devices))
+            sorted(supervisors.locked_by(order, self._state.config.report.devices))
         )
 
     async def _look_for_devices(self) -> None:
@@ -417,5 +411,5 @@ class Runtime:
             self.post(edge.DevicesChanged(devices=after))
 
 
-def _key(order: Order) -> AttemptKey:
+def _key(order: Order) -> remembered.AttemptKey:
     return order.job_id, order.attempt

@@ -22,15 +22,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.connections import NOT_CONNECTED, Line
+from cotenant.agent.daemon import connections, tasks, warm_starts
 from cotenant.agent.daemon.core import edge, remembered
-from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.daemon.warm_starts import SUPERVISOR as PROGRAM
-from cotenant.agent.daemon.warm_starts import SpareSupervisor
-from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
+from cotenant.agent.host import checkpoint_root, facts, process_identity
 from cotenant.agent.host.devices import lock_names
-from cotenant.agent.host.facts import OPEN_ONE, closed_folder
-from cotenant.agent.host.process_identity import boot_id, open_pidfd
 from cotenant.agent.ipc import channel, files, records
 from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, Launch, StartAttempt
@@ -65,12 +61,12 @@ class Supervisors:
     ) -> None:
         """Knows of none yet. `answer`: takes what supervisors answer about streams."""
         self.base = base
-        self.spare = SpareSupervisor()
+        self.spare = warm_starts.SpareSupervisor()
         self._post, self._answer = post, answer
         self._log = log
         self._lock_devices = lock_devices
-        self._lines: dict[remembered.AttemptKey, Line] = {}
-        self._tasks = Tasks("looking after an attempt")
+        self._lines: dict[remembered.AttemptKey, connections.Line] = {}
+        self._tasks = tasks.Tasks("looking after an attempt")
 
     def folder(self, job_id: str, attempt: int) -> Path:
         return records.attempt_folder(self.base, job_id, attempt)
@@ -94,7 +90,7 @@ class Supervisors:
             job_id=job_id,
             attempt=attempt,
             alive=not is_free(folder / ALIVE_LOCK),
-            rebooted=identity is not None and identity.boot_id != boot_id(),
+            rebooted=identity is not None and identity.boot_id != process_identity.boot_id(),
             order=self._read(folder / records.ORDER, records.Order),
             result=self._read(folder / records.RESULT, records.Result),
         )
@@ -112,9 +108,9 @@ class Supervisors:
             why = f"the working directory {workdir} does not exist on {order.host_id}"
             self._fail(order, why, workdir_missing=True)
             return
-        closed = closed_folder(self.base) if order.launch.uid != 0 else None
+        closed = facts.closed_folder(self.base) if order.launch.uid != 0 else None
         if closed is not None:
-            self._fail(order, f"{closed} on {order.host_id} is closed to other users: {OPEN_ONE}")
+            self._fail(order, f"{closed} on {order.host_id} is closed to other users: {facts.OPEN_ONE}")
             return
         folder = self.folder(order.job_id, order.attempt)
         try:
@@ -137,7 +133,9 @@ class Supervisors:
     def _make_folders(self, folder: Path, order: records.Order) -> None:
         folder.mkdir(mode=0o711, parents=True)
         try:
-            make_checkpoint_folder(Path(order.checkpoint_root), order.launch.uid, order.launch.gid)
+            checkpoint_root.make_checkpoint_folder(
+                Path(order.checkpoint_root), order.launch.uid, order.launch.gid
+            )
         except OSError as error:  # The job can still run; its saves will say the same.
             self._log(f"job {order.job_id}: no checkpoints in {order.checkpoint_root}: {error.strerror}")
         # Not flushed: it is of use only to a supervisor, and none outlives the machine.
@@ -182,14 +180,14 @@ class Supervisors:
             if is_free(folder / ALIVE_LOCK):
                 break
             await asyncio.sleep(_COMING_PERIOD_S)  # It holds its lock and is about to say who it is.
-        pidfd = open_pidfd(identity) if identity is not None else None
+        pidfd = process_identity.open_pidfd(identity) if identity is not None else None
         if pidfd is None:
             self._note_exit(key, None)
         else:
             self._watch(key, pidfd, None)
 
     def _watch(self, key: remembered.AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
-        line = Line(key, self.folder(*key), post=self._post, answer=self._answer, log=self._log)
+        line = connections.Line(key, self.folder(*key), post=self._post, answer=self._answer, log=self._log)
         self._lines[key] = line
         self._tasks.keep(line.run(), partial(self.give_up, key))
         self._tasks.keep(self._wait_for_exit(key, pidfd, process), partial(self.give_up, key))
@@ -228,7 +226,7 @@ class Supervisors:
         if line is not None and line.ask(asked):
             return
         is_over = line is None and (self.folder(*key) / records.RESULT).exists()
-        told = StreamTold(state="ended" if is_over else "away", why=NOT_CONNECTED)
+        told = StreamTold(state="ended" if is_over else "away", why=connections.NOT_CONNECTED)
         self._answer(StreamReply(request=asked.request, told=told))
 
     # --- Ending and removing -----------------------------------------------------------------------
@@ -328,7 +326,7 @@ def _last_words(folder: Path) -> str:
 
 def end_process(identity: records.ProcessIdentity) -> None:
     """SIGKILL exactly this process and wait for it; nothing if it is gone."""
-    pidfd = open_pidfd(identity)
+    pidfd = process_identity.open_pidfd(identity)
     if pidfd is None:
         return
     try:

@@ -33,22 +33,16 @@ import msgspec
 
 from cotenant.agent.containers.command_lines import BadContainer, ContainerCommands
 from cotenant.agent.containers.processes import client_environment, remove_containers
-from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.process_identity import own_identity
-from cotenant.agent.host.user_files import OpenFolder
+from cotenant.agent.host import cgroups, process_identity, user_files
 from cotenant.agent.ipc import channel, files, records
+from cotenant.agent.supervisor import datagrams, handover, sockets, streams
 from cotenant.agent.supervisor.core import edge, exit_rules, exits, supervision
-from cotenant.agent.supervisor.datagrams import Datagrams
-from cotenant.agent.supervisor.handover import handed_over
-from cotenant.agent.supervisor.processes import environment, measuring, outputs, ranks
-from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
+from cotenant.agent.supervisor.processes import attempt_folder, environment, measuring, outputs, ranks
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.outside_signals import block_signals, take_outside_signals
 from cotenant.agent.supervisor.processes.reaper import leave_to_reaper
 from cotenant.agent.supervisor.processes.termination import Terminations, group_by_pipe
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
-from cotenant.agent.supervisor.sockets import Conversations
-from cotenant.agent.supervisor.streams import Streams
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.system.diagnostics import say, take_standard_error
 from cotenant.controller.wire import AskStream, BadMessage
@@ -72,7 +66,7 @@ class Supervisor:
         self._has_reaper = has_reaper
         self._folder = folder
         self._order = order
-        self._cgroup = AttemptCgroup(order, folder)
+        self._cgroup = cgroups.AttemptCgroup(order, folder)
         self._selector = selectors.DefaultSelector()
         self._supervision = supervision.Supervision(order, time.monotonic())
         self._ranks = RankProcesses(self._selector, self._rank_ended, self._nanny_ended)
@@ -94,16 +88,16 @@ class Supervisor:
         self._oom_kills_before = measuring.host_oom_kills()
         self._removed = False
         """Nothing is left of the attempt's containers."""
-        self._datagrams = Datagrams(
+        self._datagrams = datagrams.Datagrams(
             folder, order, self._selector, lambda word: self._handle(edge.RankMessageCame(word=word))
         )
-        self._conversations = Conversations(
+        self._conversations = sockets.Conversations(
             folder / records.CONTROL,
             self._selector,
             status=lambda: self._supervision.status,
             heard=self._hear,
         )
-        self._streams = Streams(
+        self._streams = streams.Streams(
             order, self._selector, self._conversations.say, lambda: self._conversations.has_room
         )
         self._wakeup = self._open_wakeup()
@@ -125,7 +119,7 @@ class Supervisor:
         """Start the processes, stay with them to the end, write the result."""
         self._enter_cgroup()
         self._start_all()
-        self._keep(records.SUPERVISOR, own_identity())
+        self._keep(records.SUPERVISOR, process_identity.own_identity())
         while not self._is_over:
             ready = self._selector.select(self._wait_s())
             self._take_outside_signals()  # First: they may explain what has ended.
@@ -139,9 +133,9 @@ class Supervisor:
             return
         try:
             self._cgroup.make()
-            self._cgroup.enter(SUPERVISOR)
+            self._cgroup.enter(cgroups.SUPERVISOR)
         except OSError as error:
-            self._cgroup = AttemptCgroup.none(self._order, self._folder)
+            self._cgroup = cgroups.AttemptCgroup.none(self._order, self._folder)
             self._handle(edge.Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
         if self._cgroup.problem:
             self._handle(
@@ -346,7 +340,7 @@ class Supervisor:
             case edge.EndRanks():
                 self._ranks.signal(signal.SIGKILL)
                 if self._order.runtime is None:
-                    self._cgroup.kill(RANKS)
+                    self._cgroup.kill(cgroups.RANKS)
                     ranks.kill_children()
             case edge.TerminateClients(timeout_s=timeout_s):
                 self._terminations.ask(self._clients, timeout_s)
@@ -372,7 +366,7 @@ class Supervisor:
         if self._order.warm.learns:
             with suppress(OSError):
                 names = self._datagrams.read_file(records.MODULES, MODULES_BYTES_MAX)
-                with OpenFolder.open_path(self._folder) as ours:
+                with user_files.OpenFolder.open_path(self._folder) as ours:
                     ours.write(records.MODULES, names, 0o600)
                 self._order = msgspec.structs.replace(self._order, warm=records.WarmOffer())
 
@@ -387,13 +381,13 @@ class Supervisor:
 
     def _clear(self, now_s: float) -> None:
         """End what the processes left behind. Orphans become our children, so none is missed."""
-        self._cgroup.kill(RANKS)
+        self._cgroup.kill(cgroups.RANKS)
         ranks.kill_children()
         self._children_ended()
         if now_s < self._signalled_s + CLEAR_PERIOD_S:
             self._clear_s = self._signalled_s + CLEAR_PERIOD_S
             return
-        if ranks.has_children() or self._cgroup.pids(RANKS) or self._has_warm_leftovers(now_s):
+        if ranks.has_children() or self._cgroup.pids(cgroups.RANKS) or self._has_warm_leftovers(now_s):
             self._clear_s = now_s + CLEAR_PERIOD_S
             if now_s >= self._clearing_since_s + STUBBORN_S:
                 self._clear_s = now_s + STUBBORN_S
@@ -442,12 +436,12 @@ class Supervisor:
         self._datagrams.close()
         self._cgroup.leave()
         self._cgroup.remove()
-        remove_short_folder(self._folder)
+        attempt_folder.remove_short_folder(self._folder)
 
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--wait"] and len(arguments) == 2 and arguments[1].isdecimal():
-        handed = handed_over(int(arguments[1]))
+        handed = handover.handed_over(int(arguments[1]))
         if handed is None:
             return 0
         arguments = handed
@@ -474,7 +468,7 @@ def main(arguments: list[str]) -> int:
         os.setsid()
     try:
         # Flushed once the ranks run.
-        files.write_record(folder / records.SUPERVISOR, own_identity(), durable=False)
+        files.write_record(folder / records.SUPERVISOR, process_identity.own_identity(), durable=False)
         reaper = _reaper(folder) if order.mps or order.runtime is not None else None
         ranks.become_subreaper()
         supervisor = Supervisor(folder, order, has_reaper=reaper is not None)

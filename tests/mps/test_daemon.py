@@ -20,15 +20,7 @@ import pytest
 
 from cotenant.mps import process
 from cotenant.mps.answers import answer_before_sentinel, query
-from cotenant.mps.channel import (
-    ControlChannel,
-    LockBusy,
-    default_percentage,
-    lock_path,
-    server_list,
-    server_percentage,
-    set_percentage,
-)
+from cotenant.mps.channel import ControlChannel, LockBusy, lock_path
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
@@ -142,7 +134,7 @@ def test_the_first_look_starts_it_with_our_settings_and_the_second_changes_nothi
     assert "started" in first.said[0]
     environment = process.environment_of(found.identity.pid) or {}
     assert environment["CUDA_VISIBLE_DEVICES"] == UUID
-    assert default_percentage(best.channel) == 60.0
+    assert best.channel.default_percentage() == 60.0
     second = keeper.look()
     assert (second.daemon, second.said, second.shares) == (first.daemon, (), True)
 
@@ -154,7 +146,7 @@ def test_killed_it_is_started_again_with_its_settings_and_that_is_said(keeper: O
     assert second.shares
     assert identity(second) != identity(first)
     assert "started again, since no daemon runs" in second.said[0]
-    assert default_percentage(best.channel) == 60.0
+    assert best.channel.default_percentage() == 60.0
 
 
 def test_one_that_ends_at_once_is_not_started_in_a_circle(keeper: Owner) -> None:
@@ -225,7 +217,7 @@ def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(best: Place
     assert not seen.shares
     assert f"pid {stranger.identity.pid} of uid {os.getuid()}" in seen.why_not
     assert process.is_alive(stranger.identity)
-    assert default_percentage(best.channel) == 100.0
+    assert best.channel.default_percentage() == 100.0
 
 
 @pytest.mark.root
@@ -335,7 +327,7 @@ def test_whom_a_pipe_directory_of_roots_lets_in(place: Place, client: int | None
 
 def test_only_its_owner_can_keep_others_from_asking_a_daemon(keeper: Owner, best: Place) -> None:
     keeper.look()
-    assert default_percentage(best.channel) == 60.0
+    assert best.channel.default_percentage() == 60.0
     for suffix in (".lock", SUFFIX):
         assert stat.S_IMODE((best.pipe.parent / f"{best.pipe.name}{suffix}").stat().st_mode) == 0o600
 
@@ -486,7 +478,7 @@ def test_a_server_that_was_seen_to_work_is_ended_unless_a_job_is_about_to_use_it
     for in_use in (False, True):
         owner = Owner(place)
         assert owner.look(in_use=in_use).shares
-        assert len(server_list(place.channel)) == in_use
+        assert len(place.channel.server_list()) == in_use
         assert owner.look(in_use=in_use).shares
         assert starts(place) == 1 + in_use
         owner.daemon.stop(1.0)
@@ -518,7 +510,7 @@ def test_a_server_that_does_not_become_ready_is_waited_for_and_no_longer(owner: 
     assert (trial.why_not, tuple(pauses)) == (NOT_READY, PAUSES_S)
     place.tell()
     trial.look(31.0, in_use=False)
-    assert (trial.why_not, server_list(place.channel)) == ("", ())
+    assert (trial.why_not, place.channel.server_list()) == ("", ())
 
 
 # --- Servers ---------------------------------------------------------------------------------------
@@ -530,11 +522,11 @@ def test_a_server_that_was_there_before_us_gets_our_settings(
     owner.look()
     place.tell(gpu=True, clients=[client.pid])
     (server,) = owner.look(in_use=True).servers
-    set_percentage(place.channel, server.identity.pid, 33)
+    place.channel.set_percentage(server.identity.pid, 33)
     owner.daemon.release()
     owner.daemon = owner.again()
     assert owner.look(in_use=True).shares
-    assert server_percentage(place.channel, server.identity.pid) == 60.0
+    assert place.channel.server_percentage(server.identity.pid) == 60.0
 
 
 def test_a_fault_is_told_and_nobody_joins_until_all_clients_have_gone(
@@ -630,7 +622,7 @@ def test_logs_are_cut_in_place_while_it_writes_them(keeper: Owner, best: Place) 
     for _ in range(
         2
     ):  # It may answer before it writes its line, and not before it has written the one before.
-        server_list(best.channel)
+        best.channel.server_list()
     assert log.read_text().startswith("["), "it goes on at the start, not behind a hole"
     assert (best.logs / "control.log.old").stat().st_size == 10_000
 
@@ -651,10 +643,10 @@ def test_a_program_that_does_not_start_is_quoted_and_tried_again_later(place: Pl
 ASKER = """
 import sys
 from pathlib import Path, PurePosixPath
-from cotenant.mps.channel import ControlChannel, default_percentage
+from cotenant.mps.channel import ControlChannel
 channel = ControlChannel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2],
     answer_s=60, lock_wait_s=60)
-print([default_percentage(channel) for _ in range(2)])
+print([channel.default_percentage() for _ in range(2)])
 """
 
 
@@ -682,7 +674,7 @@ def test_who_never_gets_a_turn_is_told_so_once_with_who_holds_the_lock(keeper: O
         assert f"{lock_path(PurePosixPath(best.pipe))} is held all the time (by pid {holder.pid}" in note
         assert (keeper.look().said, keeper.look().shares) == ((), True)
         os.killpg(holder.pid, signal.SIGKILL)
-    assert server_list(best.channel) == ()
+    assert best.channel.server_list() == ()
 
 
 # --- The genuine program ---------------------------------------------------------------------------

@@ -24,13 +24,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import edge, reporting
-from cotenant.agent.daemon.core.notes import Kept
-from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
-from cotenant.agent.daemon.core.pacing import FREE
-from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core import edge, notes, orders, pacing, registration, reporting
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
-from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
 from cotenant.agent.ipc.channel import CoTenantsChanged, LimitNow, SaveNow, TellNow
@@ -42,7 +37,9 @@ _NEVER: Final = float("inf")
 
 
 class Attempts:
-    def __init__(self, tenants: Tenants, teardown: Teardown, outbox: Outbox, lease: Lease) -> None:
+    def __init__(
+        self, tenants: Tenants, teardown: Teardown, outbox: reporting.Outbox, lease: registration.Lease
+    ) -> None:
         self._tenants = tenants
         self._teardown = teardown
         self._out = outbox
@@ -72,7 +69,7 @@ class Attempts:
         attempt = self._memory.attempts.get(key)
         if attempt is None:  # The spool has lost it.
             attempt = self._attempt_of(found)
-            self._out.keep(Kept(attempt=attempt))
+            self._out.keep(notes.Kept(attempt=attempt))
         if attempt.ended is not None:
             return
         self._live[key] = Live()
@@ -135,19 +132,21 @@ class Attempts:
             can_wait=command.launch.can_wait,
             profiled=command.profile_s > 0,
         )
-        why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)
+        why = orders.objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(
+            command
+        )
         if why:
             self._teardown.end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
             return
-        part = own_part(command, self.host_id)
+        part = orders.own_part(command, self.host_id)
         assert part is not None, f"{command.job_id}: no part for {self.host_id}"
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
         config = self._tenants.config
-        cores = cores_for(command, config, self._tenants.attempts)
-        order = order_for(command, secrets, config, folder, left_s, cuda_processes=seen, cores=cores)
+        cores = orders.cores_for(command, config, self._tenants.attempts)
+        order = orders.order_for(command, secrets, config, folder, left_s, cuda_processes=seen, cores=cores)
         record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps), cores=cores)
-        self._out.keep(Kept(attempt=record))
+        self._out.keep(notes.Kept(attempt=record))
         self._live[attempt.key] = Live(command.launch.argv)
         # Before the newcomer starts: from now on measurements are of a shared device.
         self._tenants.tell_co_tenants()
@@ -193,7 +192,7 @@ class Attempts:
             self._stop(live, attempt, stop, now_s)
 
     def _stop(self, live: Live, attempt: Attempt, stop: StopAsked, now_s: float) -> None:
-        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
+        self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
         live.stop_asked_s = now_s
         self._tenants.tell(attempt.key, stop.order(stop.deadline_s))
 
@@ -205,7 +204,7 @@ class Attempts:
         if live.connected:
             self._tenants.tell(key, SaveNow())
         else:
-            self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
+            self._out.keep(notes.Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
 
     def limit(self, command: domain.LimitAttempt) -> None:
         """Kept before the supervisor hears it: a new connection hears it again."""
@@ -213,7 +212,7 @@ class Attempts:
         attempt, live = self._memory.attempts.get(key), self._live.get(key)
         if attempt is None or live is None or _differ((attempt.job_epoch, command.job_epoch)):
             return
-        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, allowed_s=command.allowed_s)))
+        self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, allowed_s=command.allowed_s)))
         self._tenants.tell(key, LimitNow(allowed_s=command.allowed_s))
 
     # --- From supervisors --------------------------------------------------------------------------
@@ -261,7 +260,7 @@ class Attempts:
         """The agent divides the next attempt's memory limit, which holds for each process, by this number."""
         if key in self._live:
             attempt = self._memory.attempts[key]
-            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
+            self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
             self._out.say(f"{name_of(key)}: {processes} processes of a worker use its GPU")
 
     def _processes_seen(self, job_id: domain.JobId) -> int:
@@ -291,7 +290,7 @@ class Attempts:
         live = self._live.get(key)
         if live is None or not live.is_there:
             return
-        live.connected, live.lease_told, live.pace_told = True, None, FREE
+        live.connected, live.lease_told, live.pace_told = True, None, pacing.FREE
         self._tenants.tell_lease(key, live, now_s)
         live.co_tenants_told = CoTenantsChanged(alone=True)
         self._tenants.tell_co_tenants()
@@ -305,7 +304,7 @@ class Attempts:
             self._tenants.tell(key, attempt.stop.order(left_s))
         elif attempt.save:
             self._tenants.tell(key, SaveNow())
-            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
+            self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, save=False)))
 
     def handle_disconnection(self, key: AttemptKey) -> None:
         if live := self._live.get(key):

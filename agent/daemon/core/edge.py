@@ -14,8 +14,7 @@ from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.ipc.channel import ToSupervisor
 from cotenant.agent.ipc.records import Order, Result, Status
-from cotenant.controller import domain
-from cotenant.controller.wire import FromAgent, ReadLog, ToAgent
+from cotenant.controller import domain, wire
 from cotenant.profiler.indicators.sources import Wanted
 
 
@@ -102,7 +101,7 @@ class AgentTicked(AgentEvent, frozen=True, kw_only=True):
 
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
-    message: ToAgent
+    message: wire.ToAgent
 
 
 class LinkChanged(AgentEvent, frozen=True, kw_only=True):
@@ -285,7 +284,7 @@ class Keep(AgentEffect, frozen=True, kw_only=True):
 class Send(AgentEffect, frozen=True, kw_only=True):
     """Send the message to the controller; it may be lost."""
 
-    message: FromAgent
+    message: wire.FromAgent
 
 
 class Reconnect(AgentEffect, frozen=True, kw_only=True):
@@ -348,7 +347,7 @@ class RemoveCheckpoints(AgentEffect, frozen=True, kw_only=True):
 
 
 class AnswerLog(AgentEffect, frozen=True, kw_only=True):
-    read: ReadLog
+    read: wire.ReadLog
 
 
 class Trust(AgentEffect, frozen=True, kw_only=True):

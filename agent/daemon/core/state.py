@@ -14,16 +14,11 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import edge, pruning
+from cotenant.agent.daemon.core import edge, following, pruning, registration, reporting, teardown, tenants
 from cotenant.agent.daemon.core.attempts import Attempts
-from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import Confirmed, Forgotten, Obeyed, Renumbered
-from cotenant.agent.daemon.core.registration import Registration
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, JobKey
-from cotenant.agent.daemon.core.reporting import Outbox
-from cotenant.agent.daemon.core.teardown import Teardown
-from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc.channel import GangIn, TellNow
 from cotenant.controller import domain, wire
 from cotenant.controller.domain import events as ev
@@ -37,12 +32,12 @@ class AgentState:
     def __init__(self, config: edge.AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
         self.memory = memory if memory is not None else AgentMemory()
-        self.registration = Registration(config.heartbeat_s, config.controllers)
+        self.registration = registration.Registration(config.heartbeat_s, config.controllers)
         self.halted = ""
-        self._out = Outbox(self.memory, self.registration)
-        self._following = Following(self._out)
-        self._tenants = Tenants(config, self._out, self.registration.lease)
-        self._teardown = Teardown(self._tenants, self._out)
+        self._out = reporting.Outbox(self.memory, self.registration)
+        self._following = following.Following(self._out)
+        self._tenants = tenants.Tenants(config, self._out, self.registration.lease)
+        self._teardown = teardown.Teardown(self._tenants, self._out)
         self._attempts = Attempts(self._tenants, self._teardown, self._out, self.registration.lease)
         self.found_devices = config.report.devices
         """As the edge has them; quarantines are laid over them."""

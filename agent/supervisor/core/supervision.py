@@ -18,13 +18,10 @@ from typing import Literal
 import msgspec
 
 from cotenant.agent.ipc import channel, records
-from cotenant.agent.supervisor.core import edge, rank_messages, stopping
-from cotenant.agent.supervisor.core.activity import ProcessActivity
+from cotenant.agent.supervisor.core import activity, edge, exit_classifier, profiling, rank_messages, stopping
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
-from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending
 from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
-from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_tracker import RankTracker, conclude
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
@@ -39,7 +36,7 @@ class Supervision:
         self._now_s = now_s
         self._progress = RankProgress(order)
         self._coordination = Coordination(order, self._progress)
-        self._profiling = Profiling(order, self._progress, self._coordination)
+        self._profiling = profiling.Profiling(order, self._progress, self._coordination)
         self._departure = stopping.Departure(is_client=bool(order.mps))
         self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
         self._start = StartLimit(order.start_deadline_s, now_s)
@@ -52,7 +49,7 @@ class Supervision:
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
         self._room_mib: int | None = None
-        self._activity = ProcessActivity()
+        self._activity = activity.ProcessActivity()
         self._secrets = SecretValues(order.secrets.values())
         self._save_s = inf
         self._publishing = Publishing()
@@ -106,7 +103,9 @@ class Supervision:
         match event:
             case edge.AllGone(tails=tails):
                 whole = {
-                    rank: tail if len(tail.encode(errors="replace")) < TAIL_BYTES else tail.partition("\n")[2]
+                    rank: tail
+                    if len(tail.encode(errors="replace")) < exit_classifier.TAIL_BYTES
+                    else tail.partition("\n")[2]
                     for rank, tail in tails.items()
                 }
                 return texts.change_texts(msgspec.structs.replace(event, tails=whole), hide)
@@ -438,7 +437,7 @@ class Supervision:
         stop_step, hellos = self._coordination.stop_step, self._progress.hellos
         goes_on = self._stop is not None and self._stop.finish  # Then its exit says how its script ended.
         durable = stop_step is not None and not goes_on and self._progress.is_durable_at(stop_step)
-        ending = Ending(
+        ending = exit_classifier.Ending(
             order=self._order,
             status=self.status,
             gone=gone,

@@ -264,7 +264,7 @@ def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
     agent = beside()
     agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
     found = FoundAttempt(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
-    assert AgentMemory(agent.state.memory.notes()).quarantined == agent.state.memory.quarantined, (
+    assert AgentMemory(agent.state.memory.as_notes()).quarantined == agent.state.memory.quarantined, (
         "compacted as well"
     )
     again, effects = agent.restarted(found, report=REPORT)

@@ -766,7 +766,7 @@ def test_the_checkpoints_of_a_job_that_is_wanted_again_after_its_end_stay() -> N
     agent.now_s += 30 * DAY_S
     assert only(RemoveCheckpoints, agent.say(AgentTicked())) == [], "it waits for its third attempt"
     folded = AgentMemory()
-    for note in agent.state.memory.notes():
+    for note in agent.state.memory.as_notes():
         folded.fold(note)
     assert folded.forgotten == {}
 
