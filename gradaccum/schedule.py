@@ -17,7 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_STEP_BATCH
+from cotenant.checkpoint.talk.protocol import (
+    ENV_ACCUMULATION_SCHEDULE,
+    ENV_ACCUMULATION_STEPS,
+    ENV_STEP_BATCH,
+)
 
 STEPS_MAX: Final = 4096
 

@@ -140,14 +140,14 @@ class ControlChannel:
         return answers.percentage(self.ask(f"get_active_thread_percentage {server}"))
 
     def set_percentage(self, server: int, wanted: float) -> None:
-        """Sets the percentage for later clients of a server that runs. Raises Rejected if another value stays in
-        force."""
+        """Sets the percentage for later clients of a server that runs. Raises Rejected if another value
+        stays in force."""
         self.ask(f"set_active_thread_percentage {server} {percentage_text(wanted)}")
         _check_percentage(wanted, self.server_percentage(server))
 
     def terminate_client(self, server: int, client: int) -> bool:
-        """End a client's work on the GPU; False: the daemon says no. Its process lives on, without a usable CUDA
-        context (error 810)."""
+        """End a client's work on the GPU; False: the daemon says no. Its process lives on, without a usable
+        CUDA context (error 810)."""
         return not answers.refuses_termination(self.ask(f"terminate_client {server} {client}"))
 
     def _nobody_listens(self, deadline_s: float) -> bool:

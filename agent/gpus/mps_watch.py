@@ -26,7 +26,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.ipc.records import Order
-from cotenant.controller.wire import ENV_SOCKET
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.mps import answers, ownership, process, servers
 from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.daemon import Daemon

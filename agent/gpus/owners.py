@@ -21,7 +21,7 @@ from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.process_identity import ProcessStat, began_at, boot_id, stat_of
 from cotenant.agent.ipc import files, records
-from cotenant.controller.wire import ENV_SOCKET
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.profiler.driver import process_info
 
 COMMAND_CHARS: Final = 80

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cotenant.checkpoint import guard, late_log, unseen
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
-from cotenant.gradaccum import exactness, protocol, schedule
+from cotenant.gradaccum import exactness, schedule
 
 log = late_log.LateLog("cotenant.gradaccum")
 
@@ -70,7 +70,7 @@ class AccumulationStanding:
         schedule.PROGRESS.last_steps = 1
         self.note(f"this script's batches stay whole: {reason}")
         if self._decided:
-            protocol.tell_failed(reason)
+            exactness.tell_failed(reason)
             for observer in self.observers:
                 observer.withdrawn(reason)
 

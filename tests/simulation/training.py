@@ -24,9 +24,8 @@ from cotenant.agent.supervisor.core.rank_messages import (
     Stopped,
 )
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
-from cotenant.checkpoint.talk.protocol import decode
+from cotenant.checkpoint.talk.protocol import DECISION_TIMEOUT_S, decode
 from cotenant.controller.domain import AttemptNo, JobId
-from cotenant.controller.wire import DECISION_TIMEOUT_S
 from tests.simulation.clockwork import Clockwork
 
 Key = tuple[JobId, AttemptNo]

@@ -24,7 +24,7 @@ STOP_GRACE_S: Final = 60.0
 LEASE_NEWS_RATIO: Final = 0.1
 """A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
 PACE_EVERY_S: Final = 5.0
-"""Whoever is held back is told so again so often: ranks forget it after `wire.PACE_KEPT_S`."""
+"""Whoever is held back is told so again so often: ranks forget it after `PACE_KEPT_S`."""
 PACE_NEWS: Final = 0.005
 """Of a pace, or of a step."""
 _NEVER: Final = float("inf")

@@ -17,7 +17,8 @@ from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.coordination import Coordination
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import MemorySeen, StepDone
-from cotenant.controller import domain, performance, wire
+from cotenant.checkpoint.talk import protocol
+from cotenant.controller import domain, performance
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace
 
@@ -150,9 +151,9 @@ class Profiling:
 def _visits_of(order: Order) -> tuple[performance.Visit, ...]:
     """The s that the job visits: its own, or several where it is there to be measured."""
     env = order.launch.env
-    if env.get(wire.ENV_PROFILING) == "1":
+    if env.get(protocol.ENV_PROFILING) == "1":
         with suppress(ValueError):  # The script has the same text, and will say what is wrong with it.
-            return performance.parse_schedule(env.get(wire.ENV_ACCUMULATION_SCHEDULE, ""))
+            return performance.parse_schedule(env.get(protocol.ENV_ACCUMULATION_SCHEDULE, ""))
     return (performance.Visit(0, inf, order.start.accumulation_steps),)
 
 

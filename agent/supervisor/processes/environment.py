@@ -20,7 +20,7 @@ import msgspec
 
 from cotenant.agent.ipc.records import MODULES, MpsClient, Order, RankOrder
 from cotenant.agent.supervisor.processes import launchers, nccl
-from cotenant.controller.wire import job as protocol
+from cotenant.checkpoint.talk import protocol
 from cotenant.mps import environment
 
 STARTUP: Final = "cotenant/gradaccum/startup"

@@ -40,8 +40,8 @@ from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.core.stopping import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.termination import group_by_pipe, terminate
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.controller.system.diagnostics import say, take_standard_error
-from cotenant.controller.wire import ENV_SOCKET
 
 _ROUNDS_MAX = 50
 _LOOK_S = 0.05

@@ -27,8 +27,8 @@ from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.agent.host.process_identity import boot_id, own_identity
 from cotenant.agent.ipc.records import SUPERVISOR, attempt_folder, job_socket
+from cotenant.checkpoint.talk.protocol import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.building.hosts import agent_config

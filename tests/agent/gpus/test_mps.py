@@ -42,10 +42,10 @@ from cotenant.agent.gpus.mps_watch import (
 )
 from cotenant.agent.ipc.files import write_record
 from cotenant.agent.ipc.records import ORDER, MpsClient, Order, RankOrder, attempt_folder, job_socket
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, sharing_in_words
 from cotenant.controller.domain import events as ev
 from cotenant.controller.system.sections import MpsSettings
-from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
 from cotenant.mps.environment import NOT_A_CLIENT, PIPE_DIRECTORY, host_daemon, pipe_directory

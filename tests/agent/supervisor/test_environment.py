@@ -12,8 +12,8 @@ from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.ranks import cuda_indices
+from cotenant.checkpoint.talk import protocol
 from cotenant.controller.domain import AttemptNo, Launch, launcher_of
-from cotenant.controller.wire import job as protocol
 from tests.building import orders
 from tests.building.orders import changed
 
