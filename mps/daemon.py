@@ -10,9 +10,10 @@ compared with what is offered now, at every look.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from cotenant.mps import answers, health, ownership, process, server_trial, servers
 from cotenant.mps.channel import ChannelError, ControlChannel, LockBusy, NoDaemon, Wedged
@@ -25,6 +26,9 @@ STARTS_APART_S = 5.0
 START_AGAIN_S = 30.0
 """After a start that failed."""
 SERVER_END_S = 2.0
+QUIT_S = 5.0
+"""For a daemon that nobody needs any more."""
+_NONE = ("none",)
 NO_VERSION_2 = (
     "its MPS daemon does not answer as version 2 of the control interface does, or its answers get lost"
 )
@@ -322,3 +326,38 @@ class Daemon:
             said=said,
             losses=losses,
         )
+
+
+def sweep(
+    folder: PurePosixPath,
+    owner: str,
+    keep: Collection[PurePosixPath],
+    program: str = process.CONTROL,
+) -> list[str]:
+    """Ends this owner's daemons in pipe directories of `folder` but those to keep: it has no use for them any
+    more (another mode, MPS switched off, a GPU gone). What was done, in lines. To be called when no job is on
+    the host.
+
+    Every daemon that we ever started has an owner's file beside its pipe directory, so this finds them all.
+    """
+    said = []
+    for path in sorted(Path(folder).glob(f"*{ownership.SUFFIX}")):
+        pipe = PurePosixPath(folder) / path.name.removesuffix(ownership.SUFFIX)
+        if pipe in keep:
+            continue
+        spec = ownership.Spec(
+            pipe_directory=pipe, log_directory=pipe, devices=_NONE, owner=owner, program=program
+        )
+        try:
+            daemon = Daemon(spec)
+        except ownership.Owned:  # By a live owner.
+            continue
+        try:
+            if daemon.was_ours:
+                left = daemon.stop(QUIT_S)
+                said.append(left or f"ended the MPS daemon of {pipe}: it is not needed any more")
+                if not left:
+                    path.unlink()
+        finally:
+            daemon.release()
+    return said

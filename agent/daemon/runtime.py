@@ -183,7 +183,7 @@ class Runtime:
 
     def _memory_seen_mib(self) -> dict[DeviceId, float]:
         on_gpus = self._watch.memory_used_mib() if self._watch is not None else {}
-        return self._state.memory_seen_mib() | on_gpus
+        return self._state.tenants.memory_seen_mib() | on_gpus
 
     def _indicators_read(self, readings: tuple[DeviceReading, ...]) -> None:
         at_s = now_s()

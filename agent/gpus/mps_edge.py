@@ -24,7 +24,7 @@ from cotenant.agent.ipc.records import FOLDER_NAME, ORDER, RESULT, Order, job_so
 from cotenant.controller.domain import Device, DeviceId, sharing_in_words
 from cotenant.controller.system import paths, sections
 from cotenant.mps import detection, environment, process, servers
-from cotenant.mps.sweep import sweep
+from cotenant.mps.daemon import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0
@@ -234,7 +234,7 @@ class MpsEdge:
             for why in daemon.losses:
                 self._post(edge.GpuFault(uuids=gone, why=why, one_server=True))
         in_fault = [pipe for pipe, daemon in seen.daemons.items() if daemon.in_fault]
-        faulted = self._state.list_faulted()
+        faulted = self._state.tenants.list_faulted()
         known = _select_devices(
             self._state.found_devices, {device for each in faulted for device in each.devices}
         )

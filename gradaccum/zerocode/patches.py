@@ -19,6 +19,7 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -27,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.guard import SPLITTING, AttemptEnds, door
 from cotenant.gradaccum import exactness, modules, rows, schedule
-from cotenant.gradaccum.zerocode import audit, first_batches, forward, replacing, selfcheck
+from cotenant.gradaccum.zerocode import audit, first_batches, forward, selfcheck
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 WAYS_MAX: Final = 32
@@ -82,6 +83,31 @@ class ModuleProof:
         return call.pick(selfcheck.rows_to_check(call.rows, max(rows.sizes_of(call.rows, steps))))
 
 
+class Replacements:
+    """What stands in place of torch's functions for a while. What others have put on top of it stays there; it passes
+    everything on then."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, holder: Any, name: str, around: Callable[[Any], Any]) -> None:
+        """`around(original)` stands in place of `holder.name`."""
+        ours = around(getattr(holder, name))
+        own = vars(holder).get(name)  # None: a class that inherits it
+        setattr(holder, name, ours)
+        self._originals.append((holder, name, ours, own))
+
+    def restore(self, *names: str) -> None:
+        """Put the originals back; of these names only, if there are any."""
+        for holder, name, ours, own in self._originals:
+            if (names and name not in names) or vars(holder).get(name) is not ours:
+                continue
+            if own is None:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, own)
+
+
 class Patches:
     """The changes of one process whose batches are to be split."""
 
@@ -89,7 +115,7 @@ class Patches:
         self.standing = standing
         self._allows_noise = allows_noise
         self._audit = audit.Audit()
-        self._replaced = replacing.Replacements()
+        self._replaced = Replacements()
         self._proofs: WeakKeyDictionary[torch.nn.Module, ModuleProof] = WeakKeyDictionary()
         self._open: WeakSet[forward.SplitForward] = WeakSet()
         """Forward passes in parts whose graph is still there."""

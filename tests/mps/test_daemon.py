@@ -21,13 +21,12 @@ import pytest
 from cotenant.mps import process
 from cotenant.mps.answers import answer_before_sentinel, query
 from cotenant.mps.channel import ControlChannel, LockBusy, lock_path
-from cotenant.mps.daemon import Daemon
+from cotenant.mps.daemon import Daemon, sweep
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
 from cotenant.mps.process import CONTROL
 from cotenant.mps.server_trial import NOT_READY, NOT_STARTED, PAUSES_S, ServerTrial
 from cotenant.mps.servers import DaemonStatus
-from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver import process_info
 from tests.mps.conftest import HAS_DRIVER, STUB, TIMEOUT_S, Place, freeze
 

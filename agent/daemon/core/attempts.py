@@ -47,10 +47,6 @@ class Attempts:
         self._lease = lease
         self._live = tenants.live
 
-    @property
-    def host_id(self) -> domain.HostId:
-        return self._tenants.host_id
-
     # --- After a start of the agent: what is still here --------------------------------------------
 
     def recover(self, found: tuple[edge.FoundAttempt, ...], now_s: float) -> None:
@@ -83,7 +79,7 @@ class Attempts:
 
     def _attempt_of(self, found: edge.FoundAttempt) -> Attempt:
         order = found.order
-        parts = [member for member in order.gang if member.host_id == self.host_id] if order else []
+        parts = [member for member in order.gang if member.host_id == self._tenants.host_id] if order else []
         return Attempt(
             job_id=found.job_id,
             attempt=found.attempt,
@@ -138,8 +134,8 @@ class Attempts:
         if why:
             self._teardown.end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
             return
-        part = orders.own_part(command, self.host_id)
-        assert part is not None, f"{command.job_id}: no part for {self.host_id}"
+        part = orders.own_part(command, self._tenants.host_id)
+        assert part is not None, f"{command.job_id}: no part for {self._tenants.host_id}"
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
         config = self._tenants.config
@@ -158,7 +154,7 @@ class Attempts:
             command.job_epoch,
         ) in self._memory.fences or command.command_id > self._memory.stale_below:
             return ""
-        return f"the start came after {self.host_id} had forgotten the job"
+        return f"the start came after {self._tenants.host_id} had forgotten the job"
 
     def stop(self, command: domain.StopAttempt, now_s: float) -> None:
         key = (command.job_id, command.attempt)
@@ -227,7 +223,7 @@ class Attempts:
         if status.started and live.started_s is None:
             live.started_s = now_s
         record = self._memory.attempts[key]
-        told = reporting.from_status(record, status, self.host_id, self._tenants.device_type(record))
+        told = reporting.from_status(record, status, self._tenants.host_id, self._tenants.device_type(record))
         for event, attempt in told:
             self._out.report(event, attempt)
         self._hold_to_bounds(now_s)
@@ -235,14 +231,20 @@ class Attempts:
     def _hold_to_bounds(self, now_s: float) -> None:
         for (job_id, number), (partner, _), ratio in self._tenants.hold_to_bounds(now_s):
             lost = ev.BoundLost(
-                job_id=job_id, attempt=number, host_id=self.host_id, partner=partner, ratio=round(ratio, 3)
+                job_id=job_id,
+                attempt=number,
+                host_id=self._tenants.host_id,
+                partner=partner,
+                ratio=round(ratio, 3),
             )
             self._out.report(lost, self._memory.attempts[job_id, number])
 
     def trouble(self, key: AttemptKey, what: str) -> None:
         """The agent noticed it, not the attempt's supervisor: that has the line in the job's log from us."""
         if key in self._live:
-            for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
+            for event, attempt in reporting.troubles(
+                self._memory.attempts[key], (what,), self._tenants.host_id
+            ):
                 self._tenants.tell(key, TellNow(text=what))
                 self._out.report(event, attempt)
                 self._out.say(f"{name_of(key)}: {what}", bad=True)
@@ -320,7 +322,7 @@ class Attempts:
         self._hold_to_bounds(now_s)
         for key, attempt, quiet_until_s, overdue_s in list(self._deadlines()):
             if now_s >= quiet_until_s:
-                self._out.report(*reporting.assumed_step(attempt, self.host_id))
+                self._out.report(*reporting.assumed_step(attempt, self._tenants.host_id))
             if now_s >= overdue_s:
                 self._teardown.clean(key, "its supervisor did not obey a stop request and was ended")
 

@@ -138,6 +138,7 @@ class Tenants:
         )
 
     def list_faulted(self) -> tuple[Attempt, ...]:
+        """Who was struck by a fault of a GPU, or has died of a CUDA error, and still holds its devices."""
         died = {
             key for key, live in self.live.items() if live.releasing and live.releasing.verdict.cuda_fault
         }
@@ -309,7 +310,8 @@ class Tenants:
         )
 
     def memory_seen_mib(self) -> dict[domain.DeviceId, float]:
-        """Returns, per device, the peaks of its tenants' memory, as their supervisors said, added up."""
+        """Returns, per device, the peaks of its tenants' memory, as their supervisors said, added up; without
+        the tenants that nothing is known of."""
         found: dict[domain.DeviceId, float] = {}
         for key, live in self.live.items():
             if live.status is not None and live.status.memory_mib is not None:

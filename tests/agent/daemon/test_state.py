@@ -668,7 +668,7 @@ def test_nothing_starts_before_the_lease_is_renewed_once() -> None:
 def test_a_heartbeat_carries_what_was_read_of_the_devices_since_the_last_and_how_old_it_is() -> None:
     agent = running()
     agent.say(StatusCame(status=status(started=True, memory_mib=300.0)))
-    assert agent.state.memory_seen_mib() == {DeviceId("h1/cpu0"): 300.0}
+    assert agent.state.tenants.memory_seen_mib() == {DeviceId("h1/cpu0"): 300.0}
     reading = DeviceReading(device_id=DeviceId("h1/cpu0"), source="cpu", values={"SMACT": 0.5})
     agent.say(IndicatorsRead(readings=(reading,)))
     [beat] = sent(Heartbeat, agent.wait(1.0))
