@@ -84,8 +84,8 @@ class ModuleProof:
 
 
 class Replacements:
-    """What stands in place of torch's functions for a while. What others have put on top of it stays there; it passes
-    everything on then."""
+    """What stands in place of torch's functions for a while. What others have put on top of it stays there;
+    it passes everything on then."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any, Any]] = []

@@ -61,7 +61,7 @@ agent.supervisor                checkpoint controller.wire controller.system age
                                 agent.containers agent.supervisor.core
                                 agent.supervisor.processes
 agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
-                                mps profiler.indicators agent.ipc
+                                controller.system mps profiler.indicators agent.ipc
 agent.gpus                      checkpoint controller.domain controller.wire controller.system mps
                                 profiler.driver
                                 agent.ipc agent.host agent.daemon.core

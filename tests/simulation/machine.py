@@ -61,6 +61,7 @@ from cotenant.agent.supervisor.core.edge import SupervisorTicked as SupervisorTi
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain import HostId, HostReport
+from cotenant.controller.system.sections import AgentSettings
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire import decode, encode, pack, unpack
 from tests.simulation.clockwork import Alarm, Clockwork
@@ -224,8 +225,7 @@ class Machine:
             report=self.report,
             session=f"{self.name}:{self.lives}",
             uid=0,
-            heartbeat_s=HEARTBEAT_S,
-            start_deadline_s=120.0,
+            settings=AgentSettings(heartbeat_s=HEARTBEAT_S, start_deadline_s=120.0),
             checkpoint_root="/checkpoints",
             jobside_path="/jobside",
         )

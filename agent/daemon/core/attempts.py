@@ -329,7 +329,7 @@ class Attempts:
     def _deadlines(self) -> Iterator[tuple[AttemptKey, Attempt, float, float]]:
         for key, live in self._live.items():
             attempt = self._memory.attempts[key]
-            quiet_until_s = live.quiet_until_s(attempt, self._tenants.config.quiet_start_s)
+            quiet_until_s = live.quiet_until_s(attempt, self._tenants.config.settings.quiet_start_s)
             yield key, attempt, quiet_until_s, live.overdue_s(attempt)
 
 

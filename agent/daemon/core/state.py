@@ -32,7 +32,7 @@ class AgentState:
     def __init__(self, config: edge.AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
         self.memory = memory if memory is not None else AgentMemory()
-        self.registration = registration.Registration(config.heartbeat_s, config.controllers)
+        self.registration = registration.Registration(config.settings.heartbeat_s, config.controllers)
         self.halted = ""
         self._out = reporting.Outbox(self.memory, self.registration)
         self._following = following.Following(self._out)
