@@ -65,17 +65,17 @@ class AgentParts(msgspec.Struct, kw_only=True):
     locks: DeviceLocks
     attempts: Path
     endpoint: str
-    key: keys.KeyFile | None
-    metrics: Endpoint | None
+    key: keys.KeyFile | None = None
+    metrics: Endpoint | None = None
     """Listening, and not answering yet."""
-    warnings: list[str]
+    warnings: list[str] = []
     watch: gpu_watch.GpuWatch | None = None
     """None: there is no GPU that works."""
     warm: Pool | None = None
     """None: every attempt starts cold."""
     first_word_s: float = 2.0
     """Of a warm start."""
-    trees_bytes_max: int
+    trees_bytes_max: int = 4096 * 1024 * 1024
     """Of packed trees that are kept."""
     user_share_mib: int = 0
     """Of the state folder's disk; 0: the usual share."""

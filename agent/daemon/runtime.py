@@ -15,28 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cotenant.agent.daemon import connections, disk_use, images, loop, supervisors, tasks, trees, warm_starts
 from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
+from cotenant.agent.daemon.assembly import AgentParts
 from cotenant.agent.daemon.core import edge, remembered
 from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
-from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
-from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
+from cotenant.agent.gpus.gpu_watch import offer_devices
+from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
-from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc.records import ContainerRuntime, Order, Result, Status
-from cotenant.agent.warm.pool import Pool
+from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict
 from cotenant.controller.system.endpoint import BadEndpoint
-from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
 from cotenant.controller.wire import AskStream, FromAgent, SnapshotPart, ToAgent
 
 if TYPE_CHECKING:
-    from cotenant.controller.system.metrics import Endpoint
+    pass
 
 DISK_RETRY_S: Final = 1.0
 ALARM_WAIT_S_MAX: Final = 3600.0
@@ -44,63 +41,50 @@ OFFER_PERIOD_S: Final = 10.0
 """How often a device that another agent holds is asked for again."""
 WARM: Final = "warm"
 """Beside the attempts: the sockets of fork servers."""
-TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
 
 
 class Runtime:
-    def __init__(
-        self,
-        state: AgentState,
-        spool: Spool,
-        locks: DeviceLocks,
-        *,
-        attempts: Path,
-        endpoint: str,
-        key: KeyFile | None,
-        on_welcome: Callable[[], None],
-        watch: GpuWatch | None = None,
-        mps: Mps | None = None,
-        warm: Pool | None = None,
-        first_word_s: float = 2.0,
-        metrics: Endpoint | None = None,
-        trees_bytes_max: int = TREES_BYTES_MAX,
-        user_share_mib: int = 0,
-        runtimes: tuple[ContainerRuntime, ...] = (),
-    ) -> None:
-        self._state, self._watch = state, watch
-        self._spool, self._locks, self._metrics = spool, locks, metrics
+    def __init__(self, state: AgentState, parts: AgentParts, *, on_welcome: Callable[[], None]) -> None:
+        """`state`: made of the parts' configuration and memory."""
+        self._state, self._watch = state, parts.watch
+        self._spool, self._locks, self._metrics = parts.spool, parts.locks, parts.metrics
         self._on_welcome: Callable[[], None] | None = on_welcome
         self._attempts = supervisors.Supervisors(
-            attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
+            parts.attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
         )
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         changed = None if state.registration.route.is_only else self.post
         self._link = connections.ControllerLink(
-            endpoint, name, key, post=self._heard, log=log, changed=changed
+            parts.endpoint, name, parts.key, post=self._heard, log=log, changed=changed
         )
         self._mps = (
             None
-            if mps is None
-            else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
+            if parts.mps is None
+            else MpsEdge(parts.mps, state, folder=self._attempts.folder, post=self.post, log=log)
         )
         self._warm = warm_starts.WarmStarts(
-            warm,
-            first_word_s=first_word_s,
-            folder=attempts.with_name(WARM),
+            parts.warm,
+            first_word_s=parts.first_word_s,
+            folder=parts.attempts.with_name(WARM),
             attempts=self._attempts.folder,
             spare=self._attempts.spare,
             log=log,
         )
         self._trees = trees.TreeFetcher(
-            attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
+            parts.attempts.with_name(TREES),
+            parts.trees_bytes_max,
+            send=self._link.send,
+            lease_left_s=self._lease_left_s,
         )
-        self._shares = disk_use.DiskShares(attempts, self._trees.copy_of("x").parent, user_share_mib, log)
-        self._images = images.Images(runtimes, lease_left_s=self._lease_left_s)
+        self._shares = disk_use.DiskShares(
+            parts.attempts, self._trees.copy_of("x").parent, parts.user_share_mib, log
+        )
+        self._images = images.Images(parts.runtimes, lease_left_s=self._lease_left_s)
         self._release = tasks.GpuRelease(
-            self.post, watch, self._mps.wait_for_look if self._mps is not None else None
+            self.post, parts.watch, self._mps.wait_for_look if self._mps is not None else None
         )
         self._logs = tasks.LogReader(self._attempts.folder, self._link.send)
-        self.loop = loop.AgentLoop(state, self, notes=str(spool.path))
+        self.loop = loop.AgentLoop(state, self, notes=str(parts.spool.path))
         self._alarm: asyncio.TimerHandle | None = None
         self._removals = tasks.Tasks("removing checkpoints")
         self._tasks = tasks.Tasks("working beside the mail")
