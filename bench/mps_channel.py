@@ -74,7 +74,7 @@ def main() -> None:
 def through(channel: ControlChannel, _: int) -> tuple[bool, float]:
     began_s = time.monotonic()
     try:
-        right = channel.default_percentage() == 100.0
+        right = percentage(channel.ask(QUESTION)) == 100.0
     except (ChannelError, Incomplete, Rejected):
         right = False
     return right, time.monotonic() - began_s

@@ -119,11 +119,6 @@ class ControlChannel:
         """Pids of its clients, as the daemon's own pid namespace has them."""
         return answers.pids(self.ask(f"get_client_list {server}"))
 
-    def default_percentage(self) -> float:
-        """The default percentage, in (0, 100]: the cap on the share of multiprocessors that the next server
-        gives each client."""
-        return answers.percentage(self.ask("get_default_active_thread_percentage"))
-
     def set_default_percentage(self, wanted: float) -> None:
         """Sets the percentage for the next server. Raises Rejected if another value stays in force."""
         echo = answers.percentage(self.ask(f"set_default_active_thread_percentage {percentage_text(wanted)}"))

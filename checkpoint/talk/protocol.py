@@ -70,26 +70,6 @@ ENV_COLLECTIVE_SCALE: Final = "COTENANT_COLLECTIVE_SCALE"
 ENV_MODULES: Final = "COTENANT_MODULES"
 """Optional: a file, in the socket's folder, to which the first rank of a host writes what it has imported."""
 
-ENVIRONMENT: Final = (
-    ENV_PROTOCOL,
-    ENV_JOB,
-    ENV_ATTEMPT,
-    ENV_CHECKPOINT_ROOT,
-    ENV_ACCUMULATION_STEPS,
-    ENV_SUB_BATCH,
-    ENV_STEP_BATCH,
-    ENV_ACCUMULATION_SCHEDULE,
-    ENV_SOCKET,
-    ENV_RESUME,
-    ENV_MEMORY_FRACTION,
-    ENV_MEMORY_MIB,
-    ENV_PROFILING,
-    ENV_ZERO_CODE,
-    ENV_STACKS_SIGNAL,
-    ENV_COLLECTIVE_SCALE,
-    ENV_MODULES,
-)
-
 DATAGRAM_BYTES_MAX: Final = 4096
 PACE_FILE: Final = "pace"
 """Beside the supervisor's socket: when the ranks of this host may train, five little-endian doubles: the part

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.checkpoint.talk import protocol
-
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "checkpoint").glob("**/*.py"), *(ROOT / "gradaccum").glob("**/*.py")])
 OURS_BY_FOLDER = {
@@ -17,12 +15,6 @@ OURS_BY_FOLDER = {
     "gradaccum": ("cotenant.gradaccum", "cotenant.checkpoint"),
 }
 """Which of its modules gradaccum may import, `tests/house/test_imports.py` says."""
-
-
-def test_every_environment_variable_of_a_rank_is_listed() -> None:
-    """Two are settings, read by a command line in a job and not by its ranks."""
-    variables = {value for name, value in vars(protocol).items() if name.startswith("ENV_")}
-    assert variables - {protocol.ENV_ENDPOINT, protocol.ENV_KEY} == set(protocol.ENVIRONMENT)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")

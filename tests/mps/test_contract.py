@@ -21,7 +21,7 @@ from cotenant.mps.channel import ControlChannel, NoDaemon, Wedged
 from cotenant.mps.environment import PROTOCOL_VERSION
 from cotenant.mps.process import CONTROL
 from tests.building.limits import within_s
-from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
+from tests.mps.conftest import STUB, TIMEOUT_S, Place, default_percentage, freeze
 
 SENTINEL = "end-of-answer-5b20"
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -93,7 +93,7 @@ def test_r4_a_percentage_out_of_range_keeps_the_old_one(either: Place) -> None:
     assert raw(either, "set_default_active_thread_percentage 120") == "50.0"
     with pytest.raises(Rejected, match=r"120 % was not taken: 50.0 %"):
         channel.set_default_percentage(120)
-    assert channel.default_percentage() == 50.0
+    assert default_percentage(channel) == 50.0
     assert "Invalid percentage" in (either.logs / "control.log").read_text()
 
 
@@ -144,7 +144,7 @@ def test_r8_a_second_front_end_loses_its_answer_and_the_channel_asks_again(eithe
             impatient(either).ask("get_default_active_thread_percentage")
         assert holder.stdin is not None
         holder.stdin.close()
-    assert either.channel.default_percentage() == 100.0
+    assert default_percentage(either.channel) == 100.0
 
 
 def test_r8_a_quit_that_got_lost_is_not_taken_for_done(either: Place) -> None:
@@ -202,7 +202,7 @@ def test_r12_a_full_log_disk_does_not_keep_it_from_working(either: Place) -> Non
     (either.logs / "control.log").symlink_to("/dev/full")
     (either.logs / "server.log").symlink_to("/dev/full")
     either.start()
-    assert either.channel.default_percentage() == 100.0
+    assert default_percentage(either.channel) == 100.0
 
 
 def test_r13_quit_ends_it_and_leaves_its_sockets(either: Place) -> None:

@@ -28,7 +28,7 @@ from cotenant.mps.process import CONTROL
 from cotenant.mps.server_trial import NOT_READY, NOT_STARTED, PAUSES_S, ServerTrial
 from cotenant.mps.servers import DaemonStatus
 from cotenant.profiler.driver import process_info
-from tests.mps.conftest import HAS_DRIVER, STUB, TIMEOUT_S, Place, freeze
+from tests.mps.conftest import HAS_DRIVER, STUB, TIMEOUT_S, Place, default_percentage, freeze
 
 UUID, OTHER = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "12")
 NO_GPU = "its MPS server does not start: Failed to start : no CUDA-capable device is detected"
@@ -133,7 +133,7 @@ def test_the_first_look_starts_it_with_our_settings_and_the_second_changes_nothi
     assert "started" in first.said[0]
     environment = process.environment_of(found.identity.pid) or {}
     assert environment["CUDA_VISIBLE_DEVICES"] == UUID
-    assert best.channel.default_percentage() == 60.0
+    assert default_percentage(best.channel) == 60.0
     second = keeper.look()
     assert (second.daemon, second.said, second.shares) == (first.daemon, (), True)
 
@@ -145,7 +145,7 @@ def test_killed_it_is_started_again_with_its_settings_and_that_is_said(keeper: O
     assert second.shares
     assert identity(second) != identity(first)
     assert "started again, since no daemon runs" in second.said[0]
-    assert best.channel.default_percentage() == 60.0
+    assert default_percentage(best.channel) == 60.0
 
 
 def test_one_that_ends_at_once_is_not_started_in_a_circle(keeper: Owner) -> None:
@@ -216,7 +216,7 @@ def test_a_strangers_daemon_in_our_directory_is_named_and_left_alone(best: Place
     assert not seen.shares
     assert f"pid {stranger.identity.pid} of uid {os.getuid()}" in seen.why_not
     assert process.is_alive(stranger.identity)
-    assert best.channel.default_percentage() == 100.0
+    assert default_percentage(best.channel) == 100.0
 
 
 @pytest.mark.root
@@ -326,7 +326,7 @@ def test_whom_a_pipe_directory_of_roots_lets_in(place: Place, client: int | None
 
 def test_only_its_owner_can_keep_others_from_asking_a_daemon(keeper: Owner, best: Place) -> None:
     keeper.look()
-    assert best.channel.default_percentage() == 60.0
+    assert default_percentage(best.channel) == 60.0
     for suffix in (".lock", SUFFIX):
         assert stat.S_IMODE((best.pipe.parent / f"{best.pipe.name}{suffix}").stat().st_mode) == 0o600
 
@@ -645,7 +645,7 @@ from pathlib import Path, PurePosixPath
 from cotenant.mps.channel import ControlChannel
 channel = ControlChannel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2],
     answer_s=60, lock_wait_s=60)
-print([channel.default_percentage() for _ in range(2)])
+print([float(channel.ask("get_default_active_thread_percentage")) for _ in range(2)])
 """
 
 
