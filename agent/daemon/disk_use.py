@@ -17,7 +17,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import disk_shares, edge, remembered
+from cotenant.agent.daemon.core.disk_shares import DiskUse, share_of
+from cotenant.agent.daemon.core.edge import ShareExceeded
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.ipc.records import LOGS, Order
 
 LOOK_S: Final = 10.0
@@ -32,12 +34,10 @@ class DiskShares:
     def __init__(self, attempts: Path, copies: Path, share_mib: int, log: Callable[[str], None]) -> None:
         """Prepares to measure. `share_mib`: 0: the usual one, where the agent runs jobs of several users."""
         self._attempts, self._copies, self._share_mib, self._log = attempts, copies, share_mib, log
-        self._use: disk_shares.DiskUse | None = None
+        self._use: DiskUse | None = None
 
     async def run(
-        self,
-        running: Callable[[], Mapping[remembered.AttemptKey, str]],
-        post: Callable[[edge.ShareExceeded], None],
+        self, running: Callable[[], Mapping[AttemptKey, str]], post: Callable[[ShareExceeded], None]
     ) -> None:
         """Measures until it is cancelled. `running`: the names of the copies of attempts that run."""
         loop, due_s = asyncio.get_running_loop(), 0.0
@@ -54,7 +54,7 @@ class DiskShares:
                     post(each)
             await asyncio.sleep(LOOK_S)
 
-    async def measure(self) -> disk_shares.DiskUse:
+    async def measure(self) -> DiskUse:
         """Raises OSError: it cannot be measured here."""
         words = ("nice", "-n", "19", "du", "-xkd1", "--", str(self._copies), str(self._attempts))
         nothing, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
@@ -67,7 +67,7 @@ class DiskShares:
         self._use = use = await asyncio.to_thread(self._read, said.decode(errors="surrogateescape"))
         return use
 
-    def _read(self, said: str) -> disk_shares.DiskUse:
+    def _read(self, said: str) -> DiskUse:
         """What `du` has said, by the owners of copies and logs, which no job can give away."""
         users, copies = Counter[int](), dict[str, tuple[int, int]]()
         for line in said.splitlines():
@@ -81,12 +81,12 @@ class DiskShares:
                     users[next((found / LOGS).iterdir()).lstat().st_uid] += size
         return msgspec.structs.replace(self._disk(), users=dict(users), copies=copies)
 
-    def _disk(self) -> disk_shares.DiskUse:
+    def _disk(self) -> DiskUse:
         space = os.statvfs(self._attempts.parent)
         parts = ((space.f_bavail, space.f_blocks), (space.f_favail, space.f_files))
         free = min((left / of for left, of in parts if of), default=1.0)  # Some count no inodes.
-        share = self._share_mib * 1024 * 1024 or disk_shares.share_of(space.f_blocks * space.f_frsize)
-        return disk_shares.DiskUse(share_bytes=share, free=free)
+        share = self._share_mib * 1024 * 1024 or share_of(space.f_blocks * space.f_frsize)
+        return DiskUse(share_bytes=share, free=free)
 
     def refuse_copy(self, order: Order, name: str) -> str:
         """Why the order gets no copy of that name; empty: it fits."""

@@ -23,7 +23,11 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core import edge, remembered
-from cotenant.agent.gpus import cuda_check, device_states, health, probe_results, watchers
+from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck
+from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause, recall
+from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
+from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, XidSeen
+from cotenant.agent.gpus.watchers import GpuWatcher, Timing
 from cotenant.agent.gpus.xid import KERNEL_LOG
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
@@ -53,10 +57,10 @@ class GpuWatch:
         state_dir: Path,
         attempts: Path,
         log: Log,
-        foreign: health.Foreign = "avoid",
+        foreign: Foreign = "avoid",
         busy: Sequence[str] = (),
         unlisted: Mapping[str, str] | None = None,
-        timing: watchers.Timing | None = None,
+        timing: Timing | None = None,
         patience_s: float = PATIENCE_S,
         kernel_log: str = KERNEL_LOG,
         tries_cuda: bool = False,
@@ -75,11 +79,9 @@ class GpuWatch:
         for uuid in watched:
             if uuid in unlisted:
                 log(f"{self._names[uuid]}: {unlisted[uuid]}")
-        kept = device_states.recall(
-            read_or_put_aside(self._path, device_states.DeviceStateStore, log), boot_id(), now_s()
-        )
+        kept = recall(read_or_put_aside(self._path, DeviceStateStore, log), boot_id(), now_s())
         short = {uuid: name.rpartition("/")[2] for uuid, name in self._names.items()}
-        self.health = health.Health(
+        self.health = Health(
             watched, names=short, foreign=foreign, marks=kept.marks, pasts=kept.pasts, busy=busy
         )
         self._others = kept.drop(watched)
@@ -94,15 +96,13 @@ class GpuWatch:
         """Attempts that wait for the memory of their devices."""
         self._news = asyncio.Event()
         """Set, and replaced, when something was heard."""
-        self._timing = timing if timing is not None else watchers.Timing()
-        self._told: dict[str, health.DeviceCondition] = {}
+        self._timing = timing if timing is not None else Timing()
+        self._told: dict[str, DeviceCondition] = {}
         self._complaints: frozenset[tuple[remembered.AttemptKey, str]] = frozenset()
         self._unused: frozenset[remembered.AttemptKey] = frozenset()
-        self._watchers: list[watchers.GpuWatcher] = []
+        self._watchers: list[GpuWatcher] = []
         tried = self.health.uuids if tries_cuda else ()
-        self.cuda = cuda_check.CudaCheck(
-            tried, is_used=self.health.is_used, found=self._tried, timing=self._timing
-        )
+        self.cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
         self._untried = self.cuda.uuids.difference(busy)
         self._keep_back(self._untried)
         self._noted = {mark.uuid for mark in self.health.marks}
@@ -124,7 +124,7 @@ class GpuWatch:
         self._post, self._changed, self._look_around, self._log = post, changed, look_around, log
         timing, heard, unanswered = self._timing, self._heard, self._note_silence
         self._watchers = [
-            watchers.GpuWatcher(uuid, self._command, timing=timing, heard=heard, unanswered=unanswered)
+            GpuWatcher(uuid, self._command, timing=timing, heard=heard, unanswered=unanswered)
             for uuid in self.health.uuids
         ]
         self.cuda.start(self._untried)
@@ -150,7 +150,7 @@ class GpuWatch:
         if self.health.uuids:
             self._write()
 
-    def conditions(self) -> dict[str, health.DeviceCondition]:
+    def conditions(self) -> dict[str, DeviceCondition]:
         """Returns the conditions of every watched device now, by UUID."""
         self._refresh()
         self.health.settle(now_s())
@@ -164,11 +164,11 @@ class GpuWatch:
     def _keep_back(self, uuids: Collection[str]) -> None:
         """What is well by NVML's word is not offered before CUDA works there."""
         for uuid in uuids:
-            self.health.note_cuda(uuid, cuda_check.UNTRIED, now_s())
+            self.health.note_cuda(uuid, UNTRIED, now_s())
 
     def _tried(self, uuid: str, why: str) -> None:
         self.health.note_cuda(uuid, why, now_s())
-        if why and why not in self._told.get(uuid, health.DeviceCondition()).note:
+        if why and why not in self._told.get(uuid, DeviceCondition()).note:
             self._log(f"{self._names[uuid]}: {why}")
         self._tell()
 
@@ -228,19 +228,19 @@ class GpuWatch:
 
     # --- From the watchers -------------------------------------------------------------------------
 
-    def _heard(self, line: probe_results.AnyWatchLine) -> None:
+    def _heard(self, line: AnyWatchLine) -> None:
         self._refresh()
         faults: list[edge.GpuFault] = []
         match line:
-            case probe_results.ProbeResult(uuid=uuid) if uuid in self.health.uuids:
+            case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
                 if line.energy_mj is not None and uuid not in self._instances:
                     self._post(edge.EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
-            case probe_results.XidSeen(uuid=uuid, xid=xid, pid=pid):
+            case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
                 faults = self.health.xid(line, now_s())
-            case probe_results.Began(events=False, kernel_log=False):
+            case Began(events=False, kernel_log=False):
                 self._log(f"{self._names[line.uuid]}: nothing tells of Xids, its counters are watched")
             case _:
                 pass
@@ -250,7 +250,7 @@ class GpuWatch:
         for fault in faults:
             self._post(fault)
         self._complain()
-        if isinstance(line, probe_results.XidSeen):
+        if isinstance(line, XidSeen):
             self.health.dealt_with(line)
             self._write()
         self._answer()
@@ -299,7 +299,7 @@ class GpuWatch:
 
     def _write(self) -> None:
         marks, others = self.health.marks, self._others
-        file = device_states.DeviceStateStore(
+        file = DeviceStateStore(
             boot_id=boot_id(),
             marks=(*marks, *others.marks),
             pasts=(*self.health.pasts, *others.pasts),
@@ -312,15 +312,13 @@ class GpuWatch:
             self._written, self._stale_s = _lasting(marks), now_s() + FRESH_S
 
 
-def _lasting(marks: Sequence[device_states.NotedCause]) -> tuple[object, ...]:
+def _lasting(marks: Sequence[NotedCause]) -> tuple[object, ...]:
     """What makes it worth writing them again."""
     return tuple((mark.uuid, mark.cause, mark.why, mark.concerned) for mark in marks)
 
 
 def offer_devices(
-    devices: tuple[Device, ...],
-    locks: DeviceLocks,
-    conditions: Mapping[str, health.DeviceCondition] | None = None,
+    devices: tuple[Device, ...], locks: DeviceLocks, conditions: Mapping[str, DeviceCondition] | None = None
 ) -> tuple[Device, ...]:
     """The devices, each with what its locks and its condition say now. A device without a condition that is
     broken stays as it is. `conditions`: of GPUs that are watched, by UUID."""
@@ -328,7 +326,7 @@ def offer_devices(
     return tuple(_offer_device(device, locks, known.get(device.local)) for device in devices)
 
 
-def _offer_device(device: Device, locks: DeviceLocks, condition: health.DeviceCondition | None) -> Device:
+def _offer_device(device: Device, locks: DeviceLocks, condition: DeviceCondition | None) -> Device:
     if condition is None and not device.healthy and not device.note.startswith(TAKEN):
         return device
     why = locks.take(lock_names(device))  # Also of one that is out: it is ours while it recovers.

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.disk import layout, memory
+from cotenant.checkpoint.disk import memory
+from cotenant.checkpoint.disk.layout import CheckpointError, FileEntry
 
 _FLUSH_BYTES: Final = 256 * 2**20
 """Start forcing data to disk while the rest is still being written."""
@@ -51,7 +52,7 @@ class _HashedFile:
     def flush(self) -> None:
         """Does nothing, though torch.save calls it; `sync` is what forces the data to disk."""
 
-    def sync(self) -> layout.FileEntry:
+    def sync(self) -> FileEntry:
         """Forces the file, which is all written, to disk and says what it is."""
         with self._written:
             self._complete = True
@@ -59,7 +60,7 @@ class _HashedFile:
         if self._flushing is not None:
             self._flushing.result()
         os.fsync(self._fd)
-        return layout.FileEntry(size_bytes=self.size_bytes, sha256=self._hashing.result())
+        return FileEntry(size_bytes=self.size_bytes, sha256=self._hashing.result())
 
     def close(self) -> None:
         with self._written:
@@ -104,7 +105,7 @@ class _HashedFile:
             position += count
 
 
-def write_tensors(path: Path, tree: Any) -> layout.FileEntry:
+def write_tensors(path: Path, tree: Any) -> FileEntry:
     """torch.save, durable and verified. Raises OSError (disk full, ...) or CheckpointError."""
     with _disable_crc32() as restore:
         file = _HashedFile(path, on_first_write=restore)
@@ -119,9 +120,7 @@ def write_tensors(path: Path, tree: Any) -> layout.FileEntry:
         finally:
             file.close()
     if difference is not None:
-        raise layout.CheckpointError(
-            f"{path} read back differs from memory at {difference}: suspect disk or memory"
-        )
+        raise CheckpointError(f"{path} read back differs from memory at {difference}: suspect disk or memory")
     return entry
 
 
@@ -157,7 +156,7 @@ def load_tensors(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-def write_bytes(path: Path, data: bytes) -> layout.FileEntry:
+def write_bytes(path: Path, data: bytes) -> FileEntry:
     """A small file, complete or not there at all."""
     temporary = path.with_name(path.name + ".part")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -169,10 +168,10 @@ def write_bytes(path: Path, data: bytes) -> layout.FileEntry:
     finally:
         os.close(fd)
     os.rename(temporary, path)
-    return layout.FileEntry(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    return FileEntry(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def write_json(path: Path, content: Any) -> layout.FileEntry:
+def write_json(path: Path, content: Any) -> FileEntry:
     return write_bytes(path, json.dumps(content, sort_keys=True).encode())
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Final
 
 from cotenant.checkpoint.disk import durable, layout
+from cotenant.checkpoint.disk.layout import CheckpointError, FileEntry, Manifest
 from cotenant.checkpoint.talk.protocol import MANIFEST_NAME
 
 MODEL_FILE: Final = "model.pt"
@@ -25,7 +26,7 @@ _POLL_S_MIN: Final = 0.002
 _POLL_S_MAX: Final = 0.05
 
 
-class SaveFailed(layout.CheckpointError):
+class SaveFailed(CheckpointError):
     """A save that failed: the checkpoint will not exist; older ones are untouched."""
 
 
@@ -72,7 +73,7 @@ def rank_file(rank: int) -> str:
 def write_own(order: SaveOrder, payload: SavePayload) -> str:
     """Write this rank's files and its record; returns the parameters' sha256 if it was needed."""
     os.makedirs(order.temporary, exist_ok=True)
-    files: dict[str, layout.FileEntry] = {}
+    files: dict[str, FileEntry] = {}
     needs_sha256 = order.rank == 0 or payload.compare_parameters
     with ThreadPoolExecutor(1, thread_name_prefix="cotenant-parameters") as pool:
         hashing = pool.submit(payload.parameters_sha256) if needs_sha256 else None
@@ -90,7 +91,7 @@ def write_own(order: SaveOrder, payload: SavePayload) -> str:
     return sha256
 
 
-def publish(order: SaveOrder, payload: SavePayload) -> layout.Manifest:
+def publish(order: SaveOrder, payload: SavePayload) -> Manifest:
     """Waits, on rank 0, for every record, then turns the directory into a checkpoint and reads it again."""
     records = _wait_for_records(order)
     sha256 = records[0]["parameters_sha256"]
@@ -101,11 +102,9 @@ def publish(order: SaveOrder, payload: SavePayload) -> layout.Manifest:
             "(DistributedDataParallel) can be saved"
         )
     files = {
-        name: layout.FileEntry(**entry)
-        for record in records.values()
-        for name, entry in record["files"].items()
+        name: FileEntry(**entry) for record in records.values() for name, entry in record["files"].items()
     }
-    manifest = layout.Manifest(
+    manifest = Manifest(
         attempt=order.attempt,
         step=order.step,
         world_size=order.world_size,
@@ -216,7 +215,7 @@ def _read_record(order: SaveOrder, rank: int) -> dict[str, Any] | None:
     return record if record["trial"] == order.trial else None
 
 
-def _read_again(order: SaveOrder, manifest: layout.Manifest) -> layout.Manifest:
+def _read_again(order: SaveOrder, manifest: Manifest) -> Manifest:
     """The contents were compared when written; here: is what was renamed what a reader will find?"""
     found = layout.read_manifest(order.final)
     sizes = {name: os.stat(order.final / name).st_size for name in manifest.files}

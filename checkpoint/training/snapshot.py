@@ -15,7 +15,8 @@ from typing import Any, Callable
 
 import torch
 
-from cotenant.checkpoint.disk import layout, memory
+from cotenant.checkpoint.disk import memory
+from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING
 
 TensorKey = tuple[str, torch.Size, tuple[int, ...], torch.dtype]
@@ -39,7 +40,7 @@ def plain(tree: Any, replace: Callable[[str, torch.Tensor], torch.Tensor], path:
     if isinstance(tree, (list, tuple)):
         parts = [plain(part, replace, f"{path}[{i}]") for i, part in enumerate(tree)]
         return tuple(parts) if isinstance(tree, tuple) else parts
-    raise layout.CheckpointError(
+    raise CheckpointError(
         f"cannot save {path or 'this'}: {type(tree).__module__}.{type(tree).__qualname__} is no tensor "
         "and no plain value; leave it out or give it as numbers, strings, lists and dicts"
     )
@@ -48,9 +49,7 @@ def plain(tree: Any, replace: Callable[[str, torch.Tensor], torch.Tensor], path:
 def _key(key: object, path: str) -> object:
     if isinstance(key, (str, int, float)):
         return key
-    raise layout.CheckpointError(
-        f"cannot save {path or 'this'}: the key {key!r} is neither a string nor a number"
-    )
+    raise CheckpointError(f"cannot save {path or 'this'}: the key {key!r} is neither a string nor a number")
 
 
 def reference_tensor(path: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -65,7 +64,7 @@ def reference_tensor(path: str, tensor: torch.Tensor) -> torch.Tensor:
 
 def _check_layout(path: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_meta or hasattr(tensor, "device_mesh"):
-        raise layout.CheckpointError(
+        raise CheckpointError(
             f"cannot save {path}: sharded (FSDP, DTensor), sparse and meta tensors are not supported; "
             "use DistributedDataParallel"
         )

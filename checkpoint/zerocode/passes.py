@@ -24,8 +24,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from cotenant.checkpoint import guard, lookups, namespaces, ownership
-from cotenant.checkpoint.picture import Picture, PictureTooLarge, generator_roots, kinds, nodes, objects
+from cotenant.checkpoint.guard import SAVING, door
+from cotenant.checkpoint.lookups import LookedUp
+from cotenant.checkpoint.namespaces import module_of
+from cotenant.checkpoint.ownership import is_scripts_own
+from cotenant.checkpoint.picture import Picture, PictureTooLarge, generator_roots
+from cotenant.checkpoint.picture.kinds import Attributes, FrameVariables, attributes
+from cotenant.checkpoint.picture.nodes import Node
+from cotenant.checkpoint.picture.objects import GeneratorKind
 from cotenant.checkpoint.progress.loading import Loading
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.training import rng
@@ -50,7 +56,7 @@ class Referring(Protocol):
 
     before: Picture
 
-    def write_as_it_was(self, node: nodes.Node) -> Any: ...
+    def write_as_it_was(self, node: Node) -> Any: ...
 
     def refer_to(self, value: Any) -> Any: ...
 
@@ -182,7 +188,7 @@ class Passes:
         self._own_generators: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those of the script that go through loaders and live from step to step."""
         self._is_over = False
-        self._index: lookups.LookedUp | None = None
+        self._index: LookedUp | None = None
         """Only while a first index is waited for: what runs for every batch costs a step of a millisecond a
         twentieth."""
 
@@ -193,7 +199,7 @@ class Passes:
 
     def begin(self) -> None:
         dataloader = torch.utils.data.dataloader
-        Loading(dataloader, guard.SAVING, self._note)
+        Loading(dataloader, SAVING, self._note)
 
     def take_up(self) -> None:
         """From now on loaders are taken past what they gave before."""
@@ -201,7 +207,7 @@ class Passes:
             return
         self._iterate = original = DataLoader.__iter__
 
-        @guard.door
+        @door
         @functools.wraps(original)
         def __iter__(loader: DataLoader[Any]) -> Any:
             return self._begin_pass(loader)
@@ -213,17 +219,17 @@ class Passes:
         if DataLoader.__iter__ is self._taking_up:
             DataLoader.__iter__ = self._iterate  # type: ignore[method-assign]
 
-    @guard.door
+    @door
     def _begin_pass(self, loader: DataLoader[Any]) -> Any:
         skip = self.skip
-        taken_up = None if skip is None else guard.SAVING.run(skip.set_back)
+        taken_up = None if skip is None else SAVING.run(skip.set_back)
         batches = self._iterate(loader)
         if taken_up is None or skip is None:
             return batches
         begun = self.find(batches)
         if begun is not None and not begun.has_begun:  # Workers have got their first indices.
             begun.taken_up = taken_up
-        return guard.SAVING.run(skip.go_past, loader, batches, otherwise=batches, seen=True)
+        return SAVING.run(skip.go_past, loader, batches, otherwise=batches, seen=True)
 
     def find_in_loop(self, frame: types.FrameType, lines: set[int], source: Any = None) -> list[Pass]:
         """Those of the loop at these lines of this frame, which goes over a source that the script holds.
@@ -244,7 +250,7 @@ class Passes:
             raise NotResumable(f"one loop goes through more than {PASSES_MAX} loaders")
         return found
 
-    def generators(self) -> list[tuple[str, kinds.FrameVariables]]:
+    def generators(self) -> list[tuple[str, FrameVariables]]:
         """The variables of generators that go through loaders: the script's own; and Accelerate's, where a
         batch is that was loaded before it is asked for."""
         if GENERATORS not in sys.modules and not self._own_generators:
@@ -255,12 +261,10 @@ class Passes:
             for batches in live
             if batches is not None
             for each in gc.get_referrers(batches)
-            if type(each) is types.GeneratorType
-            and each.gi_frame
-            and namespaces.module_of(each.gi_frame) == GENERATORS
+            if type(each) is types.GeneratorType and each.gi_frame and module_of(each.gi_frame) == GENERATORS
         ]
         found += [each.gi_frame for each in self._own_generators if each.gi_frame is not None]
-        return [(f"batches{number}().", kinds.FrameVariables(each)) for number, each in enumerate(found)]
+        return [(f"batches{number}().", FrameVariables(each)) for number, each in enumerate(found)]
 
     def write_generator(self, generator: Any, writer: Referring) -> list[Any] | None:
         """A generator of the script's own that goes through one loader, again and again or once; None: it
@@ -337,9 +341,7 @@ class Passes:
                 other.obstacle = MIXED
         self._by_batches[batches] = begun
         if self._index is None:
-            self._index = lookups.LookedUp(
-                _BaseDataLoaderIter, "_next_index", guard.SAVING, self._look_at_index
-            )
+            self._index = LookedUp(_BaseDataLoaderIter, "_next_index", SAVING, self._look_at_index)
 
     def _look_at_index(self, batches: Any, _: types.FrameType) -> None:
         begun = self._by_batches.get(batches)
@@ -389,8 +391,8 @@ def _generators(parts: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """What is there; nothing of the script runs."""
-    found = next(kinds.attributes(value), None)
-    return found[1].entries if found is not None and type(found[1]) is kinds.Attributes else {}
+    found = next(attributes(value), None)
+    return found[1].entries if found is not None and type(found[1]) is Attributes else {}
 
 
 def _named(states: States, writer: Referring) -> list[Any]:
@@ -400,13 +402,13 @@ def _named(states: States, writer: Referring) -> list[Any]:
 def _stream_roots(stream: Any) -> Iterator[tuple[str, Any]]:
     """A stream, and what its methods name: what it gives next may depend on all of that."""
     yield "dataset", stream
-    own = (each for each in type(stream).__mro__ if ownership.is_scripts_own(each.__module__))
+    own = (each for each in type(stream).__mro__ if is_scripts_own(each.__module__))
     waiting = [each for kind in own for each in vars(kind).values() if type(each) is types.FunctionType]
     for function in waiting:  # It grows meanwhile.
         for name in function.__code__.co_names:
             named = function.__globals__.get(name)
             if type(named) is types.FunctionType:
-                if named not in waiting and ownership.is_scripts_own(named.__module__ or ""):
+                if named not in waiting and is_scripts_own(named.__module__ or ""):
                     waiting.append(named)
             elif issubclass(type(named), (list, dict, set, collections.deque)):
                 yield name, named
@@ -417,9 +419,7 @@ def _written_as_it_was(picture: Picture | None, writer: Referring) -> list[Any]:
     if picture is None:
         return []
     with picture.hold():
-        changed = [
-            each for each in picture.changed_nodes() if not isinstance(each.kind, objects.GeneratorKind)
-        ]
+        changed = [each for each in picture.changed_nodes() if not isinstance(each.kind, GeneratorKind)]
         return [writer.write_as_it_was(each) for each in changed]
 
 
@@ -493,10 +493,10 @@ class LoaderSkip:
         for _ in range(FRAMES_BETWEEN_MAX):
             if frame is None:
                 return False
-            code, name = frame.f_code, namespaces.module_of(frame)
+            code, name = frame.f_code, module_of(frame)
             if (code.co_filename, code.co_name, frame.f_lineno) == self._site[:3]:
                 return True
-            if ownership.is_scripts_own(name) or name.partition(".")[0] not in DISPLAYS:
+            if is_scripts_own(name) or name.partition(".")[0] not in DISPLAYS:
                 return False
             frame = frame.f_back
         return False
@@ -508,21 +508,21 @@ class PassedBatches:
     def __init__(self, batches: _BaseDataLoaderIter, passed: int) -> None:
         self.behind, self._left = batches, passed
 
-    @guard.door
+    @door
     def __iter__(self) -> PassedBatches:
         return self
 
-    @guard.door
+    @door
     def __next__(self) -> Any:
         if self._left:
             self._left -= 1
             return go_past_one(self.behind)
         return next(self.behind)
 
-    @guard.door
+    @door
     def __len__(self) -> int:
         return len(self.behind)
 
-    @guard.door
+    @door
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)

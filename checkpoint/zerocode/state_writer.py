@@ -24,8 +24,11 @@ from typing import Any, Final
 import torch
 
 from cotenant.checkpoint.ownership import is_scripts_own
-from cotenant.checkpoint.picture import Picture, arrays, atoms, kind_of, kinds, objects, settings
+from cotenant.checkpoint.picture import Picture, kind_of, kinds, objects
+from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState, text_of
+from cotenant.checkpoint.picture.atoms import PLAIN
 from cotenant.checkpoint.picture.nodes import Node
+from cotenant.checkpoint.picture.settings import SETTINGS, SettingsKind
 from cotenant.checkpoint.zerocode import references
 from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.refusals import NotResumable
@@ -42,7 +45,7 @@ _CLOSED: Final[dict[Any, str]] = {
 }
 """Types of files, and how one is opened."""
 _DEAD: Final = (references.CONSTANT, "dead")
-_CODE: Final = (kinds.EnvironmentKind, objects.ClassKind, objects.FunctionKind, settings.SettingsKind)
+_CODE: Final = (kinds.EnvironmentKind, objects.ClassKind, objects.FunctionKind, SettingsKind)
 _TRUSTED: Final = ("torch", "_csv")
 """Whose objects of C are no state of the training, or are read by a kind of their own."""
 _TRACED: Final = (torch._C.ScriptModule, torch._C.ScriptObject)
@@ -69,7 +72,7 @@ class StateWriter:
         self._storages: dict[int, Any] = {
             _storage(node.value): (references.AT, node.key)
             for node in before.nodes
-            if node.kind is arrays.TENSOR and node.value is not None
+            if node.kind is TENSOR and node.value is not None
         }
         self._constants = {
             id(each) for node in before.nodes for each in _values_in(node) if kind_of(type(each)) is None
@@ -132,10 +135,7 @@ class StateWriter:
             NotResumable: the object was made since the first picture, or what was read of it is not kept.
         """
         old = self.before.node_of(node.value)
-        is_kept = (
-            not isinstance(node.state, (arrays.TensorState, arrays.ArrayState))
-            or node.state.content is not None
-        )
+        is_kept = not isinstance(node.state, (TensorState, ArrayState)) or node.state.content is not None
         if old is None or not is_kept:
             raise NotResumable(f"a loader's `{node.path}` has changed since its order was drawn from it")
         return [old.key, self._content(node, old)]
@@ -143,13 +143,13 @@ class StateWriter:
     def _content(self, node: Node, old: Node | None = None) -> Any:
         """What can change of an object, in the form in which its kind reads it."""
         kind, state = node.kind, node.state
-        if kind is settings.SETTINGS and old is not None:
+        if kind is SETTINGS and old is not None:
             raise NotResumable(
                 f"`{kind.first_difference(node.value, old.state, state)}` is changed in the loop"
             )
-        if kind is arrays.TENSOR:
+        if kind is TENSOR:
             return self._tensor(node)
-        if kind is arrays.ARRAY and type(state) is not list:
+        if kind is ARRAY and type(state) is not list:
             content = state.content if state.content is not None else node.value.tobytes()
             return [list(state.form[1]), state.form[0], content]
         if isinstance(kind, objects.GeneratorKind):
@@ -186,7 +186,7 @@ class StateWriter:
             ):
                 raise NotResumable(f"{node.path} got other code")
             return [[self._refer(each, node) for each in part] for part in state]
-        if isinstance(kind, kinds.ListedKind) or kind is arrays.ARRAY:
+        if isinstance(kind, kinds.ListedKind) or kind is ARRAY:
             return [self._refer(each, node) for each in state]
         raise NotResumable(f"`{node.path}` {_why_not(node)}")
 
@@ -209,7 +209,7 @@ class StateWriter:
         kind = type(value)
         if kind is complex:
             return (references.COMPLEX, value.real, value.imag)
-        if kind in atoms.PLAIN:
+        if kind in PLAIN:
             owner = self._now.node_at(value)
             return (
                 value
@@ -250,7 +250,7 @@ class StateWriter:
         if issubclass(type(value), enum.Enum):
             return (references.CALL, self._refer(kind, holder), [self._refer(value._value_, holder)])
         if kind.__module__ == "numpy" and hasattr(value, "dtype"):
-            return (references.CONSTANT, "numpy", arrays.text_of(value.dtype), value.tobytes())
+            return (references.CONSTANT, "numpy", text_of(value.dtype), value.tobytes())
         if value is Ellipsis or value is NotImplemented:
             return (references.CONSTANT, "name", f"builtins:{value!r}")
         if kind.__module__.partition(".")[0] in _REDUCED:
@@ -316,10 +316,10 @@ class StateWriter:
         value, kind = own.value, own.kind
         if _is_watched(value):
             raise NotResumable(f"`{own.path}` calls a function of the script when it is freed")
-        if kind is arrays.TENSOR:
+        if kind is TENSOR:
             return self._made_tensor(own)
         made: Any = type(value)
-        if kind is arrays.ARRAY:
+        if kind is ARRAY:
             return ["array", type(own.state) is list, self._content(own)]
         if isinstance(kind, objects.GeneratorKind):
             return ["generator", references.imported_name(made), self._content(own)]
@@ -427,7 +427,7 @@ def _path_in(holder: Node, value: Any) -> str:
     """The path of something that an object holds."""
     step = ""
     if isinstance(holder.kind, kinds.NamedKind):
-        found = (key for key, each in zip(*holder.state) if each is value and type(key) in atoms.PLAIN)
+        found = (key for key, each in zip(*holder.state) if each is value and type(key) in PLAIN)
         step = next((holder.kind.step(holder.value, key) for key in found), "")
     return holder.path_to(step)
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.profiler.indicators import cpu, device_process, sources
+from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.device_process import START_S_MAX, DeviceProcess, NoIndicators, words_of
+from cotenant.profiler.indicators.sources import OF_THE_HOST, SourceName, Timed, Wanted
 
 
 class GpuSource:
@@ -20,39 +22,37 @@ class GpuSource:
     def __init__(
         self,
         uuids: Sequence[str],
-        host: cpu.CpuSource,
+        host: CpuSource,
         command: Sequence[str] = (),
-        wanted: sources.Wanted | None = None,
-        start_s_max: float = device_process.START_S_MAX,
+        wanted: Wanted | None = None,
+        start_s_max: float = START_S_MAX,
     ) -> None:
         """`command` answers like `profiler.indicators.device_child`; by default it is that. `start_s_max`:
         until it has tried the sources."""
         self._host = host
         self._numbers = range(len(uuids))
-        self._child = device_process.DeviceProcess(
-            list(command) or device_process.words_of(wanted or sources.Wanted(), uuids), start_s_max
-        )
+        self._child = DeviceProcess(list(command) or words_of(wanted or Wanted(), uuids), start_s_max)
         self.period_s = host.period_s
-        self.name: sources.SourceName = "nvml"
+        self.name: SourceName = "nvml"
         self.why = ""
         """Why this source; empty until it has been found out."""
         self.problem = ""
         """Why there are no values of the devices any more."""
 
-    def samples(self, wait_s: float = 0.0) -> tuple[sources.Timed, ...]:
+    def samples(self, wait_s: float = 0.0) -> tuple[Timed, ...]:
         """All since the last question; what the child has not said within `wait_s` comes the next time."""
         host = tuple(
-            msgspec.structs.replace(each, values={name: each.values[name] for name in sources.OF_THE_HOST})
+            msgspec.structs.replace(each, values={name: each.values[name] for name in OF_THE_HOST})
             for each in self._host.samples()
         )
         return (*host, *self._collect(wait_s))
 
-    def _collect(self, wait_s: float) -> list[sources.Timed]:
+    def _collect(self, wait_s: float) -> list[Timed]:
         if self.problem:
             return []
         try:
             answer = self._child.ask(wait_s)
-        except device_process.NoIndicators as problem:
+        except NoIndicators as problem:
             self.problem = str(problem)
             return []
         if answer is None:

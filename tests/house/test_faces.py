@@ -1,6 +1,6 @@
 """Outside a package, only what its `__init__` exports is imported.
 
-Rule: a package's face is the `__all__` of its `__init__`. Most export names, so that moving a file inside
+Rule: a package's face is the `__all__` of its `__init__`. Some export names, so that moving a file inside
 touches nobody else. Those loaded in part export modules: an optional dependency, or one piece of what
 every command and every attempt would otherwise load whole. A package's own tests may look inside.
 """

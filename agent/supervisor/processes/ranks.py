@@ -28,10 +28,14 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from cotenant.agent.host import cgroups, process_identity, rights
+from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
+from cotenant.agent.host.process_identity import children_of, identity_of, open_pidfd
+from cotenant.agent.host.rights import die_with, drop_to
 from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.supervisor.core.exits import LaunchStage, StartProblem
-from cotenant.agent.supervisor.processes import environment, launchers, terminal
+from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable
+from cotenant.agent.supervisor.processes.terminal import take_terminal
 from cotenant.controller.domain import InputFile, Launch
 from cotenant.controller.wire import BadMessage, decode_json
 
@@ -66,12 +70,12 @@ def keep_files_to_ourselves() -> None:
                 os.set_inheritable(int(name), False)
 
 
-def account_of(uid: int) -> environment.Account:
+def account_of(uid: int) -> Account:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:  # Known to the submitter's host, not to this one.
-        return environment.Account()
-    return environment.Account(name=entry.pw_name, home=entry.pw_dir, shell=entry.pw_shell)
+        return Account()
+    return Account(name=entry.pw_name, home=entry.pw_dir, shell=entry.pw_shell)
 
 
 def cuda_indices(uuids: tuple[str, ...], *, alone: bool) -> tuple[int, ...]:
@@ -92,7 +96,7 @@ def cuda_indices(uuids: tuple[str, ...], *, alone: bool) -> tuple[int, ...]:
         found = tuple(int(index[uuid]) for uuid in uuids)
     except (OSError, subprocess.SubprocessError, KeyError) as error:
         why = f"nvidia-smi does not say the index of {', '.join(uuids)} ({error})"
-        raise launchers.NotLaunchable(f"{why}: --devices-as uuid needs none") from None
+        raise NotLaunchable(f"{why}: --devices-as uuid needs none") from None
     return tuple(map(sorted(found).index, found)) if alone else found
 
 
@@ -102,7 +106,7 @@ def start(
     argv: tuple[str, ...],
     env: Mapping[str, str],
     outputs: Sequence[int],
-    cgroup: cgroups.AttemptCgroup,
+    cgroup: AttemptCgroup,
     *,
     dies_with_us: bool = True,
 ) -> int:
@@ -149,7 +153,7 @@ def end_groups(pids: list[int], number: signal.Signals) -> None:
 
 def kill_children() -> None:
     """SIGKILL all of them; their own children become ours and are found the next time."""
-    for pid in process_identity.children_of(os.getpid()):
+    for pid in children_of(os.getpid()):
         try:
             os.kill(pid, signal.SIGKILL)  # Safe: a child keeps its pid until we wait for it.
         except (ProcessLookupError, PermissionError):
@@ -186,7 +190,7 @@ def _be_rank(
     argv: tuple[str, ...],
     env: Mapping[str, str],
     outputs: Sequence[int],
-    cgroup: cgroups.AttemptCgroup,
+    cgroup: AttemptCgroup,
     report: int,
     parent: int | None,
 ) -> NoReturn:
@@ -194,10 +198,10 @@ def _be_rank(
     launch = order.launch
     stages: tuple[tuple[LaunchStage, Callable[[], object]], ...] = (
         ("process", lambda: _shed_signals_and_files(outputs, launch)),
-        ("process", lambda: cgroup.enter(cgroups.RANKS) if cgroup else None),
+        ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
         ("process", lambda: _pin(rank.cores)),
-        ("user", lambda: rights.drop_to(launch.uid, launch.gid, launch.groups)),
-        ("process", lambda: rights.die_with(parent) if parent is not None else None),
+        ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
+        ("process", lambda: die_with(parent) if parent is not None else None),
         ("workdir", lambda: os.chdir(launch.workdir)),
         ("process", lambda: _read_from(launch.input) if launch.input is not None else None),
         ("command", lambda: os.execvpe(argv[0], list(argv), dict(env))),
@@ -228,7 +232,7 @@ def _shed_signals_and_files(outputs: Sequence[int], launch: Launch) -> None:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if launch.terminal:
-        terminal.take_terminal(outputs[0])
+        take_terminal(outputs[0])
     else:
         os.setpgid(0, 0)
     reading = outputs[0] if launch.terminal else os.open(os.devnull, os.O_RDONLY)
@@ -267,11 +271,7 @@ def catches(pid: int, number: int) -> bool:
 
 def dump(pids: Iterable[int]) -> list[int]:
     """Ask each for its stacks, once: two at a time in one process are not safe. Returns those asked."""
-    return [
-        pid
-        for pid in [*dict.fromkeys(pids)][:PROCESSES_MAX]
-        if _send_if_caught(pid, environment.STACKS_SIGNAL)
-    ]
+    return [pid for pid in [*dict.fromkeys(pids)][:PROCESSES_MAX] if _send_if_caught(pid, STACKS_SIGNAL)]
 
 
 def interrupt(pids: Iterable[int]) -> None:
@@ -282,13 +282,13 @@ def interrupt(pids: Iterable[int]) -> None:
 
 def abort_others(pids: Iterable[int]) -> list[int]:
     """Abort those that could not be asked and write their stacks when they are aborted; returns them."""
-    others = [pid for pid in list(pids)[:PROCESSES_MAX] if not catches(pid, environment.STACKS_SIGNAL)]
+    others = [pid for pid in list(pids)[:PROCESSES_MAX] if not catches(pid, STACKS_SIGNAL)]
     return [pid for pid in others if _send_if_caught(pid, signal.SIGABRT)]
 
 
 def _send_if_caught(pid: int, number: int) -> bool:
-    identity = process_identity.identity_of(pid)
-    descriptor = process_identity.open_pidfd(identity) if identity is not None else None
+    identity = identity_of(pid)
+    descriptor = open_pidfd(identity) if identity is not None else None
     if descriptor is None:
         return False
     try:
