@@ -20,7 +20,8 @@ from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
-from cotenant.agent.gpus import gpu_watch, mps_edge, watchers, xid
+from cotenant.agent.gpus import mps_edge, watchers, xid
+from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
 from cotenant.agent.host import devices, facts, folders, jobside, trees, user_files
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -69,7 +70,7 @@ class AgentParts(msgspec.Struct, kw_only=True):
     metrics: Endpoint | None = None
     """Listening, and not answering yet."""
     warnings: list[str] = []
-    watch: gpu_watch.GpuWatch | None = None
+    watch: GpuWatch | None = None
     """None: there is no GPU that works."""
     warm: Pool | None = None
     """None: every attempt starts cold."""
@@ -113,9 +114,7 @@ def assemble(settings: sections.Settings, *, checkpoint_every_s: float | None = 
     locks = DeviceLocks(_or_problem(lock_folders, 1), left_behind(attempts, inventory.devices))
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = paths.checkpoint_root(settings).absolute()
-    ready = gpu_watch.offer_devices(
-        inventory.devices, locks, watch.conditions() if watch is not None else None
-    )
+    ready = offer_devices(inventory.devices, locks, watch.conditions() if watch is not None else None)
     mps = _or_problem(
         lambda: mps_edge.prepare(
             settings.mps, ready, inventory.gpus, state_dir=state_dir, attempts=attempts, owner=token
@@ -285,10 +284,10 @@ def _watch(
     state_dir: Path,
     attempts: Path,
     warnings: list[str],
-) -> gpu_watch.GpuWatch | None:
+) -> GpuWatch | None:
     if not any(device.kind == "cuda" and device.healthy for device in inventory.devices):
         return None
-    return gpu_watch.GpuWatch(
+    return GpuWatch(
         inventory.devices,
         state_dir=state_dir,
         attempts=attempts,
