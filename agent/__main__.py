@@ -17,7 +17,7 @@ from typing import Final
 
 from cotenant.agent.daemon.agent_log import log
 from cotenant.agent.daemon.assembly import AgentProblem, assemble
-from cotenant.agent.daemon.core import AgentState
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.controller.domain import HostReport
 from cotenant.controller.system.diagnostics import STANDARD_OUTPUT, say, take_standard_error
@@ -90,23 +90,7 @@ async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) 
     for warning in parts.warnings:
         log(warning)
     state = AgentState(parts.config, parts.memory)
-    runtime = Runtime(
-        state,
-        parts.spool,
-        parts.locks,
-        attempts=parts.attempts,
-        endpoint=parts.endpoint,
-        key=parts.key,
-        metrics=parts.metrics,
-        on_welcome=lambda: say_ready(state.config.report),
-        watch=parts.watch,
-        mps=parts.mps,
-        warm=parts.warm,
-        first_word_s=parts.first_word_s,
-        trees_bytes_max=parts.trees_bytes_max,
-        user_share_mib=parts.user_share_mib,
-        runtimes=parts.runtimes,
-    )
+    runtime = Runtime(state, parts, on_welcome=lambda: say_ready(state.config.report))
     runtime.leave_on_signals()
     log(f"{parts.config.report.host_id}: greeting the controller at {' or '.join(parts.config.controllers)}")
     await runtime.run()

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 import machine
 
 from cotenant.mps.answers import Incomplete, Rejected, answer_before_sentinel, percentage, query
-from cotenant.mps.channel import ChannelError, ControlChannel, default_percentage
+from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_DIRECTORY
 from cotenant.mps.process import CONTROL
@@ -74,7 +74,7 @@ def main() -> None:
 def through(channel: ControlChannel, _: int) -> tuple[bool, float]:
     began_s = time.monotonic()
     try:
-        right = default_percentage(channel) == 100.0
+        right = percentage(channel.ask(QUESTION)) == 100.0
     except (ChannelError, Incomplete, Rejected):
         right = False
     return right, time.monotonic() - began_s

@@ -15,27 +15,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Final, NoReturn
 
-from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
-from cotenant.checkpoint.disk import saver
-from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.disk.saver import Saver, SaveTarget
-from cotenant.checkpoint.facts import facts_now
-from cotenant.checkpoint.guard import ENDING, REPORTING
-from cotenant.checkpoint.late_log import LateLog
+from cotenant.checkpoint import device_limit, facts, guard, late_log, resuming, unseen
+from cotenant.checkpoint.disk import layout, saver
 from cotenant.checkpoint.progress.loops import frames_from
 from cotenant.checkpoint.progress.losses import loss_variable
-from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, load_newest
-from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
+from cotenant.checkpoint.talk import agreement, gang, protocol, reports
 from cotenant.checkpoint.talk.channel import SupervisorChannel
-from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter
 from cotenant.checkpoint.training.state import SavedState
-from cotenant.checkpoint.unseen import Unseen
 
 KEEP: Final = 2
 IDLE_S_MAX: Final = 120.0
 
-log = LateLog("cotenant.checkpoint")
+log = late_log.LateLog("cotenant.checkpoint")
 
 
 class JobRank:
@@ -48,31 +39,31 @@ class JobRank:
         self.stopping = False
         self._env = gang.environment()
         self._state = state
-        self._lineage = Lineage()
+        self._lineage = resuming.Lineage()
         self._loss: Any = None
         self._first = True
-        self._saver: Saver | None = None
+        self._saver: saver.Saver | None = None
         self._channel: SupervisorChannel | None = None
-        self._progress: ProgressReporter | None = None
-        self._agreement = Agreement(can_save=False)
+        self._progress: reports.ProgressReporter | None = None
+        self._agreement = agreement.Agreement(can_save=False)
         self._can_open = False
         """Checkpoints can be written where they are to be."""
         self._steps_used = 0
         self._report_at_s = 0.0
         self._s_changes_at: int | None = None
-        limit_memory(self._env, state.cuda_device)
+        device_limit.limit_memory(self._env, state.cuda_device)
         if self._env.socket is not None:
             self._channel = SupervisorChannel(
-                self._env.socket, self._env.rank, self._agreement, SharedLimits().keep_to
+                self._env.socket, self._env.rank, self._agreement, device_limit.SharedLimits().keep_to
             )
-        self._introduction = Introduction(self._channel, self._agreement, self._env)
+        self._introduction = reports.Introduction(self._channel, self._agreement, self._env)
         self._plain = self._channel is None
         """There is nobody to tell, and nowhere to save."""
         self._find_counter()
         gang.settle_at_exit()
-        self._at_exit = ENDING.door(self._close)
+        self._at_exit = guard.ENDING.door(self._close)
         atexit.register(self._at_exit)
-        REPORTING.when_off.append(self.fall_silent)
+        guard.REPORTING.when_off.append(self.fall_silent)
 
     @staticmethod
     def newest() -> JobRank | None:
@@ -80,7 +71,7 @@ class JobRank:
         return None if JobRank._newest is None else JobRank._newest()
 
     @property
-    def resumed(self) -> Resumed | None:
+    def resumed(self) -> resuming.Resumed | None:
         """Which checkpoint this attempt started from, None for a fresh start."""
         return self._lineage.resumed
 
@@ -137,10 +128,10 @@ class JobRank:
             return
         self._agreement.completed = self.step
         self._introduction.say(self.step, self.resumed, accumulates, models, resumable_note)
-        self._progress = ProgressReporter(self._channel, self.step)
+        self._progress = reports.ProgressReporter(self._channel, self.step)
         JobRank._newest = weakref.ref(self)
 
-    def _open_checkpoints(self, root: Path, keep: int, idle_s_max: float) -> LoadedCheckpoint | None:
+    def _open_checkpoints(self, root: Path, keep: int, idle_s_max: float) -> resuming.LoadedCheckpoint | None:
         """Make saves possible, and read the newest checkpoint; None: there is none.
 
         Raises:
@@ -149,7 +140,7 @@ class JobRank:
         env = self._env
         try:
             attempt = gang.attempt_of(env, root)
-            place = SaveTarget(
+            place = saver.SaveTarget(
                 root=root,
                 job=env.job,
                 attempt=attempt,
@@ -159,25 +150,25 @@ class JobRank:
                 idle_s_max=idle_s_max,
             )
             problem = saver.ready(place)  # before reading: older attempts delete nothing from now on
-            loaded = load_newest(
+            loaded = resuming.load_newest(
                 root, attempt=attempt, resume=env.resume, rank=env.rank, world_size=env.world_size
             )
-        except CheckpointError as error:
+        except layout.CheckpointError as error:
             self._fail_to_load(error)
         if problem is not None:
             log.warning("cannot save checkpoints in %s: %s; training goes on without", root, problem)
             self._tell(protocol.FAILED, what="save", error=f"cannot save checkpoints: {problem}")
         self._can_open = self._agreement.can_save = problem is None
-        self._saver = Saver(place, self._state, self._tell)
+        self._saver = saver.Saver(place, self._state, self._tell)
         self._plain = False
         return loaded
 
-    def _fail_to_load(self, error: CheckpointError) -> NoReturn:
+    def _fail_to_load(self, error: layout.CheckpointError) -> NoReturn:
         self._tell(protocol.FAILED, what="load", error=str(error))
         self.close()
         raise error
 
-    def _take_over(self, loaded: LoadedCheckpoint, differences: list[str]) -> None:
+    def _take_over(self, loaded: resuming.LoadedCheckpoint, differences: list[str]) -> None:
         """The attempt goes on from a checkpoint, with these differences."""
         resumed = self._lineage.take_over(loaded.name, loaded.manifest, differences)
         if self._env.rank == 0:
@@ -193,19 +184,19 @@ class JobRank:
         counter = self._counter
         counter.completed = step
         if counter.last_steps != self._steps_used or self._first:
-            with Unseen():
+            with unseen.Unseen():
                 self._steps_changed(counter.last_steps)
         channel = self._channel
         if channel is None:
             return
         now_s = perf_counter()
         if now_s >= self._report_at_s or step == self._s_changes_at:
-            REPORTING.run(self._report_progress, now_s)
+            guard.REPORTING.run(self._report_progress, now_s)
         verdict = channel.arrive(step)
-        if verdict is not StepVerdict.GO:
+        if verdict is not agreement.StepVerdict.GO:
             self._obey(verdict)
 
-    def _obey(self, verdict: StepVerdict) -> None:
+    def _obey(self, verdict: agreement.StepVerdict) -> None:
         """Save, stop or finish: it was agreed on for this step."""
         raise NotImplementedError
 
@@ -227,7 +218,7 @@ class JobRank:
     def _report_progress(self, now_s: float) -> None:
         assert self._progress is not None
         s_ends = self.step == self._s_changes_at
-        with Unseen():
+        with unseen.Unseen():
             self._progress.report(now_s, self.step, self._steps_used, self._current_loss(), s_ends=s_ends)
         self._report_at_s = self._progress.due_at_s
         self._s_changes_at = self._counter.change_after(self.step)
@@ -259,7 +250,7 @@ class JobRank:
     def _close(self) -> None:
         atexit.unregister(self._at_exit)
         with contextlib.suppress(ValueError):
-            REPORTING.when_off.remove(self.fall_silent)
+            guard.REPORTING.when_off.remove(self.fall_silent)
         self._introduction.end()
         if self._saver is not None:
             self._saver.finish()
@@ -288,7 +279,7 @@ class JobRank:
 
     def _facts(self) -> dict[str, Any]:
         accumulation = gang.accumulation()
-        return facts_now(
+        return facts.facts_now(
             rank=self._env.rank,
             world_size=self._env.world_size,
             sub_batch=self._env.sub_batch,

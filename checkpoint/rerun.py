@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cotenant.checkpoint.disk import layout
-from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.marks import MarkedImports, Marks, SourceMarks, compile_marked
 from cotenant.checkpoint.talk.protocol import RESUME_NONE, JobEnvironment
@@ -47,7 +46,7 @@ def facts_of_all() -> Iterator[Mapping[str, Any]]:
     for name in layout.names_newest_first(env.root, env.attempt):
         try:
             yield layout.read_manifest(env.root / name).facts
-        except CheckpointError:
+        except layout.CheckpointError:
             continue  # Whoever reads it says what is wrong with it.
 
 

@@ -17,14 +17,11 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from cotenant.checkpoint.disk import durable, layout
-from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
-from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
+from cotenant.checkpoint.disk import durable, layout, save
 from cotenant.checkpoint.facts import cuda_notes, unequal_facts
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
-from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.training.data import Cursor
+from cotenant.checkpoint.training import data, rng
 from cotenant.checkpoint.training.state import TrainingState
 
 log = LateLog("cotenant.checkpoint")
@@ -35,7 +32,7 @@ class LoadedCheckpoint:
     """A verified checkpoint as this rank sees it. `own` is rank 0's where this rank did not exist."""
 
     name: str
-    manifest: Manifest
+    manifest: layout.Manifest
     shared: dict[str, Any]
     own: dict[str, Any]
     own_is_mine: bool
@@ -69,12 +66,12 @@ def load_newest(
             try:
                 candidates = _candidates(root, attempt, resume) if candidates is None else candidates
                 choice = _choose(root, candidates, skipped, resume)
-            except CheckpointError as error:  # the other ranks wait for our choice: tell them, too
-                choice = _Choice(error=str(error), too_new=isinstance(error, TooNew))
+            except layout.CheckpointError as error:  # the other ranks wait for our choice: tell them, too
+                choice = _Choice(error=str(error), too_new=isinstance(error, layout.TooNew))
         if together:
             choice = _broadcast_choice(choice)
         if choice.error:
-            raise (TooNew if choice.too_new else CheckpointError)(choice.error)
+            raise (layout.TooNew if choice.too_new else layout.CheckpointError)(choice.error)
         if not choice.name:
             return None
         loaded, problem = _read(root, choice, rank, tuple(skipped))
@@ -102,14 +99,14 @@ def _choose(root: Path, candidates: list[str], skipped: list[str], resume: str |
         try:
             manifest = layout.verify(root / name)
             return _Choice(name=name, manifest_sha256=layout.content_sha256(manifest))
-        except Damaged as error:
+        except layout.Damaged as error:
             candidates.remove(name)
             _skip(skipped, f"{name} skipped: {error}")
     if resume is not None and not skipped:
         skipped.append(f"{resume}, named by {ENV_RESUME}, is not there")
     skipped.extend(f"{name} belongs to a later attempt" for name in layout.names_newest_first(root))
     if skipped:
-        raise CheckpointError(
+        raise layout.CheckpointError(
             f"no checkpoint in {root} can be used ({'; '.join(skipped)}); going back to step 0 would "
             f"lose the training so far: repair one, or set {ENV_RESUME}={RESUME_NONE} to start afresh"
         )
@@ -130,20 +127,20 @@ def _read(
     try:
         manifest = layout.read_manifest(directory)
         if layout.content_sha256(manifest) != choice.manifest_sha256:
-            raise Damaged(f"{directory} is not the one that rank 0 sees: is the file system shared?")
+            raise layout.Damaged(f"{directory} is not the one that rank 0 sees: is the file system shared?")
         mine = rank < manifest.world_size
-        own_file = rank_file(rank if mine else 0)
+        own_file = save.rank_file(rank if mine else 0)
         if rank != 0:
-            layout.verify(directory, only=(MODEL_FILE, own_file))
+            layout.verify(directory, only=(save.MODEL_FILE, own_file))
         loaded = LoadedCheckpoint(
             name=choice.name,
             manifest=manifest,
-            shared=durable.load_tensors(directory / MODEL_FILE),
+            shared=durable.load_tensors(directory / save.MODEL_FILE),
             own=durable.load_tensors(directory / own_file),
             own_is_mine=mine,
             skipped=skipped,
         )
-    except (CheckpointError, OSError, RuntimeError) as error:
+    except (layout.CheckpointError, OSError, RuntimeError) as error:
         return None, str(error)
     return loaded, ""
 
@@ -157,7 +154,7 @@ def put_back(
     loaded: LoadedCheckpoint,
     env: JobEnvironment,
     state: TrainingState,
-    cursor: Cursor,
+    cursor: data.Cursor,
     present: Callable[[], dict[str, Any]],
 ) -> list[str]:
     """Restore state, position and random numbers; what differs. `present`: the facts of this attempt."""
@@ -209,7 +206,7 @@ class Lineage:
         if not self.history or self.history[-1][1] != steps:
             self.history.append((completed, steps))
 
-    def take_over(self, name: str, manifest: Manifest, differences: Iterable[str]) -> Resumed:
+    def take_over(self, name: str, manifest: layout.Manifest, differences: Iterable[str]) -> Resumed:
         """Makes this attempt go on from a checkpoint."""
         note = "; ".join(differences)
         self.history = [entry for entry in manifest.history if entry[0] < manifest.step]

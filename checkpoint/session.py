@@ -13,22 +13,15 @@ from typing import Any
 
 import torch
 
-from cotenant.checkpoint.carried import warn_of_forgotten
+from cotenant.checkpoint import carried, guard, late_log, rank, resuming
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.guard import REPORTING, AttemptEnds
-from cotenant.checkpoint.late_log import LateLog
-from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.resuming import LoadedCheckpoint, put_back
-from cotenant.checkpoint.talk import gang, protocol
-from cotenant.checkpoint.talk.agreement import StepVerdict
-from cotenant.checkpoint.training import data
-from cotenant.checkpoint.training.data import Cursor
-from cotenant.checkpoint.training.state import Extra, TrainingState
+from cotenant.checkpoint.talk import agreement, gang, protocol
+from cotenant.checkpoint.training import data, state
 
-log = LateLog("cotenant.checkpoint")
+log = late_log.LateLog("cotenant.checkpoint")
 
 
-class Session(JobRank):
+class Session(rank.JobRank):
     """Restores the newest verified checkpoint when made; make it after DDP, optimizer and scheduler.
 
     model, optimizer, lr_scheduler: one object, or a list of them. scaler: a GradScaler. sampler: gets
@@ -57,22 +50,22 @@ class Session(JobRank):
         lr_scheduler: Any = None,
         scaler: Any = None,
         sampler: Any = None,
-        extra: Extra | None = None,
+        extra: state.Extra | None = None,
         *,
         root: str | Path | None = None,
         accumulates: bool | str | None = None,
         resumable_note: str = "",
-        keep: int = KEEP,
-        idle_s_max: float = IDLE_S_MAX,
+        keep: int = rank.KEEP,
+        idle_s_max: float = rank.IDLE_S_MAX,
         staging: bool = True,
     ) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
-        training = TrainingState(model, optimizer, lr_scheduler, scaler, extra)
+        training = state.TrainingState(model, optimizer, lr_scheduler, scaler, extra)
         super().__init__(training)
         self._training = training
         self._sampler = sampler
-        self._cursor = Cursor(self._lineage.differs)
+        self._cursor = data.Cursor(self._lineage.differs)
         self._loops = 0
         self._stage = staging
         self._stepped = False
@@ -105,7 +98,7 @@ class Session(JobRank):
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, from 0."""
         if self._saver is not None and self._env.rank == 0:
-            REPORTING.run(warn_of_forgotten, sys._getframe(1))
+            guard.REPORTING.run(carried.warn_of_forgotten, sys._getframe(1))
         for epoch in range(self._cursor.position.epoch, count):
             self._loops = 0
             self._find_counter()
@@ -114,7 +107,7 @@ class Session(JobRank):
             self._cursor.start_epoch(epoch)
             yield epoch
             if self.stopping:
-                raise AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
+                raise guard.AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
             if self._cursor.batch_is_open:  # Its loop was left with `break`: it wants no more of this epoch.
                 self._cursor.leave_epoch()
                 if self._stepped or not self._watched:
@@ -146,7 +139,7 @@ class Session(JobRank):
         if skip not in data.SKIPS:
             raise ValueError(f"skip must be one of {', '.join(data.SKIPS)}, got {skip!r}")
         if self.stopping:
-            raise AttemptEnds(0)
+            raise guard.AttemptEnds(0)
         if self._loops:
             if self.finishing:
                 return
@@ -220,7 +213,7 @@ class Session(JobRank):
 
     def _boundary(self) -> None:
         if self.stopping:
-            raise AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
+            raise guard.AttemptEnds(0)  # the script caught our exit and went on: its peers are gone
         if not self._cursor.batch_is_open:
             return
         self._consume()
@@ -245,15 +238,15 @@ class Session(JobRank):
         if own is not None and self._saver is not None:  # the optimizer has its state now
             self._saver.prepare(own)
 
-    def _obey(self, verdict: StepVerdict) -> None:
-        finish = verdict is StepVerdict.FINISH and self._ends_loop
+    def _obey(self, verdict: agreement.StepVerdict) -> None:
+        finish = verdict is agreement.StepVerdict.FINISH and self._ends_loop
         # After a stop somebody waits for our devices: tidying can wait.
-        stop = not finish and verdict in (StepVerdict.STOP, StepVerdict.FINISH)
+        stop = not finish and verdict in (agreement.StepVerdict.STOP, agreement.StepVerdict.FINISH)
         saved = self._save(wait=stop or finish, tidy=not stop)
         self.finishing = finish and saved
         if stop and saved:
             self._say_stopped()
-            raise AttemptEnds(0)
+            raise guard.AttemptEnds(0)
 
     def _save(self, *, wait: bool, tidy: bool = True) -> bool:
         own = self._own()
@@ -294,8 +287,10 @@ class Session(JobRank):
             self._fail_to_load(error)
         self._cursor.remembers = True
 
-    def _take(self, loaded: LoadedCheckpoint) -> None:
+    def _take(self, loaded: resuming.LoadedCheckpoint) -> None:
         """Put a loaded checkpoint into the script's objects, and say what differs."""
         self.step = loaded.manifest.step
         self._find_counter()  # the facts are about the step that comes next
-        self._take_over(loaded, put_back(loaded, self._env, self._training, self._cursor, self._facts))
+        self._take_over(
+            loaded, resuming.put_back(loaded, self._env, self._training, self._cursor, self._facts)
+        )

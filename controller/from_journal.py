@@ -66,7 +66,7 @@ class JournalAnswers:
     def _ask_files(self, host_id: HostId, question: ReadLog, answer: Callable[[LogReply], None]) -> None:
         from cotenant.agent.daemon.assembly import ATTEMPTS
         from cotenant.agent.daemon.tasks import look
-        from cotenant.agent.ipc import attempt_folder
+        from cotenant.agent.ipc.records import attempt_folder
 
         attempts = paths.agent_state_dir(self._settings) / ATTEMPTS
         reply = look(attempt_folder(attempts, question.job_id, question.attempt), question)

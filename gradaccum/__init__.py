@@ -30,7 +30,6 @@ __all__ = [
     "batch_size",
     "configure",
     "launch",
-    "protocol",
     "refusal",
     "schedule",
     "split",

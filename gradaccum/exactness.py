@@ -20,9 +20,9 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cotenant.checkpoint.guard import SPLITTING, AttemptEnds, write_line
+from cotenant.checkpoint.guard import FAILED, SPLITTING, AttemptEnds, tell_supervisor, write_line
+from cotenant.checkpoint.talk.protocol import ENV_ZERO_CODE
 from cotenant.gradaccum.modules import ModuleParts, parts_of
-from cotenant.gradaccum.protocol import ENV_ZERO_CODE, tell_failed
 
 TOLERANCE: Final = {torch.float64: 1e-9, torch.float32: 1e-3}
 TOLERANCE_LOW_PRECISION: Final = 5e-2
@@ -36,6 +36,11 @@ ENDED: Final = "cotenant.gradaccum.Refused"
 
 class Refused(RuntimeError):
     """Gradient accumulation would not be exact here; the text says why and what to do."""
+
+
+def tell_failed(error: str) -> None:
+    """Let the supervisor know why accumulation was refused; the exception tells the user."""
+    tell_supervisor(FAILED, what="accumulate", error=error)
 
 
 def refuse(reason: str) -> Refused:

@@ -24,11 +24,8 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.gradaccum.aside import scripts_frame
-from cotenant.gradaccum.occasions import count_nodes, names_in
+from cotenant.gradaccum import aside, occasions, proof, schedule
 from cotenant.gradaccum.parts import StepInParts, Tokens, weight_of_all
-from cotenant.gradaccum.proof import LossFailed
-from cotenant.gradaccum.schedule import PROGRESS
 
 LOSSES: Final = ("mean", "sum", "token_mean", "token_sum")
 
@@ -47,19 +44,19 @@ def split(
     `(*micro_batch)`. steps: s; by default what the scheduler decided, 1 outside cotenant.
     """
     _check_arguments(loss, tokens)
-    PROGRESS.explicit = True
-    wanted = PROGRESS.steps_now() if steps is None else steps
-    PROGRESS.last_steps = wanted
+    schedule.PROGRESS.explicit = True
+    wanted = schedule.PROGRESS.steps_now() if steps is None else steps
+    schedule.PROGRESS.last_steps = wanted
     if wanted == 1:
         yield (*batch, weight_of_all(model, batch, loss, tokens))
     else:
         stack = sys._getframe(1)
-        frame = scripts_frame(stack)
+        frame = aside.scripts_frame(stack)
         code = (frame.f_code, frame.f_lasti)
         step = StepInParts(model, batch, loss, tokens, code, is_ordered=steps is None)
-        for part in step.parts(wanted, names_in(frame), stack):
+        for part in step.parts(wanted, occasions.names_in(frame), stack):
             yield (*part.batch, part.weight)
-    PROGRESS.split_ended()
+    schedule.PROGRESS.split_ended()
 
 
 def backward(
@@ -80,17 +77,17 @@ def backward(
     wrong.
     """
     _check_arguments(loss, tokens)
-    PROGRESS.explicit = True
-    wanted = PROGRESS.steps_now() if steps is None else steps
-    PROGRESS.last_steps = wanted
+    schedule.PROGRESS.explicit = True
+    wanted = schedule.PROGRESS.steps_now() if steps is None else steps
+    schedule.PROGRESS.last_steps = wanted
     if wanted == 1:
         total = _at_once(model, loss_of, batch, loss, tokens, scaler)
     else:
         code = (getattr(loss_of, "__code__", type(loss_of)),)
         step = StepInParts(model, batch, loss, tokens, code, is_ordered=steps is None)
         total = _backward_in_parts(step, loss_of, wanted, scaler)
-    PROGRESS.last_loss = total
-    PROGRESS.split_ended()
+    schedule.PROGRESS.last_loss = total
+    schedule.PROGRESS.split_ended()
     return total
 
 
@@ -126,17 +123,17 @@ def _backward_in_parts(
     losses: list[torch.Tensor] = []
     parts = step.parts(steps, [("loss_of", loss_of)])
     for part in parts:
-        began = count_nodes()
+        began = occasions.count_nodes()
         try:
             value = loss_of(*part.batch) * part.weight
-            part.nodes = count_nodes() - began
+            part.nodes = occasions.count_nodes() - began
             _run_backward(value, None if part.use == "proof" else scaler)
             if part.use == "step":
                 losses.append(value.detach())
         except Exception as error:  # Whatever it meets in a check is a reason to refuse.
             if part.use == "step":
                 raise
-            failed = LossFailed()
+            failed = proof.LossFailed()
             failed.__cause__ = error
             with contextlib.suppress(StopIteration):  # It was no proof, and the last.
                 parts.throw(failed)

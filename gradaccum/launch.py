@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_ZERO_CODE
+from cotenant.checkpoint.talk.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_ZERO_CODE
 from cotenant.gradaccum.schedule import Schedule
 
 STARTUP = Path(__file__).resolve().parent / "startup"

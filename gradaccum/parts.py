@@ -17,15 +17,9 @@ import torch
 import torch.distributed as dist
 
 from cotenant.checkpoint.guard import AttemptEnds
-from cotenant.gradaccum import exactness
-from cotenant.gradaccum.aside import ScriptState, StackVariables
-from cotenant.gradaccum.exactness import GUARD
-from cotenant.gradaccum.labels import choose_rows, groups_of, orders_of
-from cotenant.gradaccum.occasions import Occasions
+from cotenant.gradaccum import aside, exactness, labels, occasions, schedule, watching
 from cotenant.gradaccum.proof import NOT_CHECKED, BatchPart, Few, LossFailed, SplitProof, Weight
 from cotenant.gradaccum.rows import cut, pick, rows_of, sizes_of
-from cotenant.gradaccum.schedule import PROGRESS
-from cotenant.gradaccum.watching import OutputWatch
 
 ROWS_MAX: Final = 16
 """Of a proof."""
@@ -64,9 +58,9 @@ class StepInParts:
         self.model, self.batch, self.loss, self._tokens = model, batch, loss, tokens
         self._key, self._is_ordered = (*code, loss), is_ordered
         self._rows = rows_of(batch)
-        self.occasions = GUARD.known_of(model).setdefault(self._key, Occasions())
+        self.occasions = exactness.GUARD.known_of(model).setdefault(self._key, occasions.Occasions())
         if is_ordered:
-            self.end_if(GUARD.refused)
+            self.end_if(exactness.GUARD.refused)
         self.end_if(exactness.refusal(model))
 
     def parts(
@@ -78,14 +72,16 @@ class StepInParts:
         it is the script's. Its proof comes after the real parts, so that whoever counts them finds those
         first; what they have done is undone if it fails.
         """
-        take = functools.partial(ScriptState, [("model", self.model), *reached, ("batch", self.batch)], frame)
+        take = functools.partial(
+            aside.ScriptState, [("model", self.model), *reached, ("batch", self.batch)], frame
+        )
         real = weighted_parts(self.model, self.batch, self.loss, self._tokens, steps)
         groups = self._groups_if_due(steps, reached) if len(real) > 1 else []
         if groups and frame is None:
             yield from self._prove(groups, take)
             groups = []
         began = self._took(take) if groups else None
-        unproven, watch = LEFT if groups else "", OutputWatch(self.model)
+        unproven, watch = LEFT if groups else "", watching.OutputWatch(self.model)
         try:
             ways = yield from self._run(real, watch)
             if len(real) == 1:
@@ -95,7 +91,7 @@ class StepInParts:
                 return
             if groups:
                 yield from self._prove(groups, take)
-                GUARD.unproven = None
+                exactness.GUARD.unproven = None
             yield from self._prove_new(ways, take)
             yield from self._watch(watch, real[0][1] if self.loss == "token_sum" else 1.0, frame)
             unproven = ""
@@ -106,17 +102,17 @@ class StepInParts:
             raise
         finally:
             if unproven:
-                GUARD.known_of(self.model).pop(self._key, None)  # The next step is proven.
-                GUARD.forbid_step(functools.partial(self.end_if, unproven))
+                exactness.GUARD.known_of(self.model).pop(self._key, None)  # The next step is proven.
+                exactness.GUARD.forbid_step(functools.partial(self.end_if, unproven))
 
     def _run(
-        self, real: list[tuple[Any, Weight]], watch: OutputWatch
+        self, real: list[tuple[Any, Weight]], watch: watching.OutputWatch
     ) -> Generator[BatchPart, None, dict[int, Any]]:
         """The real parts. Returns them by the number of graph nodes that they made."""
         ways: dict[int, Any] = {}
         for position, (batch, weight) in enumerate(real):
             if position:
-                PROGRESS.part_ended()
+                schedule.PROGRESS.part_ended()
             part = BatchPart(batch, weight, "step")
             # DDP decides in the forward pass whether this backward exchanges gradients.
             with _without_exchange(self.model, position < len(real) - 1), watch.part(rows_of(batch)):
@@ -124,7 +120,9 @@ class StepInParts:
             ways.setdefault(part.nodes, batch)
         return ways
 
-    def _prove(self, groups: list[Few], take: Callable[[], ScriptState]) -> Generator[BatchPart, None, None]:
+    def _prove(
+        self, groups: list[Few], take: Callable[[], aside.ScriptState]
+    ) -> Generator[BatchPart, None, None]:
         """The parts of a proof. Raises what ends the step, if it fails."""
         proof = SplitProof(groups, take, NOT_SPLIT)
         try:
@@ -138,7 +136,7 @@ class StepInParts:
         self.end_if(reason)
 
     def _prove_new(
-        self, ways: dict[int, Any], take: Callable[[], ScriptState]
+        self, ways: dict[int, Any], take: Callable[[], aside.ScriptState]
     ) -> Generator[BatchPart, None, None]:
         """The parts of a proof for each part whose loss has taken a way that no proof has taken."""
         for nodes, batch in ways.items():
@@ -148,14 +146,14 @@ class StepInParts:
                 self.end_if(self.occasions.note_way(nodes))
 
     def _watch(
-        self, watch: OutputWatch, factor: Weight, frame: types.FrameType | None
+        self, watch: watching.OutputWatch, factor: Weight, frame: types.FrameType | None
     ) -> Generator[BatchPart, None, None]:
         """The whole batch once more, with the outputs of its parts in place of the model's."""
         from cotenant.checkpoint.picture import Picture, generator_roots
 
         if not watch.is_ready(self._rows):
             return
-        variables, drawn = StackVariables(frame), Picture(generator_roots())
+        variables, drawn = aside.StackVariables(frame), Picture(generator_roots())
         try:
             with watch.replay(self.occasions.parameters):
                 yield BatchPart(self.batch, factor, "watch")
@@ -183,9 +181,9 @@ class StepInParts:
         new = self.occasions.labels.new_rows(self.batch, self._rows)
         if not is_due and new is None:
             return []
-        few = pick(self.batch, choose_rows(self.batch, self._rows, ROWS_MAX, new))
+        few = pick(self.batch, labels.choose_rows(self.batch, self._rows, ROWS_MAX, new))
         size = max(sizes_of(self._rows, steps))
-        groups = [pick(few, torch.tensor(rows)) for rows in groups_of(few, rows_of(few), size)]
+        groups = [pick(few, torch.tensor(rows)) for rows in labels.groups_of(few, rows_of(few), size)]
         if self.loss == "token_mean" and self._tokens is not None:
             groups = [each for each in groups if int(self._tokens(*each))]  # Others have no mean.
         return [self._few(each) for each in groups]
@@ -194,12 +192,12 @@ class StepInParts:
         kind = "sum" if self.loss == "token_sum" else self.loss  # both sides lack the same factor
         rows = rows_of(few)
         first, ways = -(-rows // 3), []
-        for order in orders_of(few, rows, ORDERS_MAX):
+        for order in labels.orders_of(few, rows, ORDERS_MAX):
             cuts = [pick(few, torch.tensor(part)) for part in (order[:first], order[first:])]
             ways.append(_weighted(cuts, [first, rows - first], kind, self._tokens))
         return Few(few, ways)
 
-    def _took(self, take: Callable[[], ScriptState]) -> ScriptState | None:
+    def _took(self, take: Callable[[], aside.ScriptState]) -> aside.ScriptState | None:
         from cotenant.checkpoint.picture import PictureTooLarge
 
         try:
@@ -212,10 +210,10 @@ class StepInParts:
         """Raises AttemptEnds, or Refused where the caller has asked for parts himself."""
         if reason is None:
             return
-        GUARD.known_of(self.model).pop(self._key, None)  # Whoever tries again is measured again.
+        exactness.GUARD.known_of(self.model).pop(self._key, None)  # Whoever tries again is measured again.
         if not self._is_ordered:
             raise exactness.refuse(reason)
-        GUARD.refused = reason
+        exactness.GUARD.refused = reason
         exactness.end_attempt(reason)
 
 

@@ -24,10 +24,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cotenant.gradaccum.aside import ScriptState, silence
-from cotenant.gradaccum.exactness import TOLERANCE, TOLERANCE_LOW_PRECISION, allows_equivalent
-from cotenant.gradaccum.occasions import count_nodes
-from cotenant.gradaccum.schedule import PROGRESS
+from cotenant.gradaccum import aside, exactness, occasions, schedule
 
 COMPARED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of the gradients that are compared, the only ones that are kept. A loss that does not split shows in every
@@ -63,9 +60,9 @@ class BatchPart:
 
     def run(self) -> Generator[BatchPart, None, None]:
         """Hands the part to whoever computes its gradient."""
-        began = count_nodes()
+        began = occasions.count_nodes()
         yield self
-        self.nodes = self.nodes or count_nodes() - began
+        self.nodes = self.nodes or occasions.count_nodes() - began
 
 
 Steps = Generator[BatchPart, None, Union[str, None]]
@@ -87,7 +84,7 @@ class SplitProof:
     backward."""
 
     def __init__(
-        self, groups: Sequence[Few], take: Callable[[], ScriptState], why: str, *, spared: str = ""
+        self, groups: Sequence[Few], take: Callable[[], aside.ScriptState], why: str, *, spared: str = ""
     ) -> None:
         """groups: of rows, one at least. take: everything that the script's code reaches, now. why: what is
         wrong if gradients differ. spared: the beginning of the paths whose changes count for nothing, because
@@ -113,7 +110,7 @@ class SplitProof:
         if busy:
             return NOT_CHECKED.format(f"another thread changes {busy[0].path}")
         try:
-            with silence(), torch.enable_grad(), self._around(before.objects()) as leaves:
+            with aside.silence(), torch.enable_grad(), self._around(before.objects()) as leaves:
                 reason = yield from self._measure(before, leaves)
         except LossFailed as error:
             cause = error.__cause__
@@ -124,7 +121,7 @@ class SplitProof:
         changed = before.put_back()
         return NOT_PUT_BACK.format(changed[0]) if changed else reason
 
-    def _measure(self, before: ScriptState, leaves: _Leaves) -> Steps:
+    def _measure(self, before: aside.ScriptState, leaves: _Leaves) -> Steps:
         leaves.clear()
         with _exchanges() as exchanges:
             yield from self._run(self._groups[0].whole, 1.0)
@@ -133,9 +130,9 @@ class SplitProof:
             return EXCHANGES
         drawn = [each.path for each in before.changes() if is_generator(each)]
         self.draws = bool(drawn)
-        if drawn and not allows_equivalent():
+        if drawn and not exactness.allows_equivalent():
             return RANDOM.format(drawn[0])
-        PROGRESS.is_equivalent |= self.draws
+        schedule.PROGRESS.is_equivalent |= self.draws
         with _still() if drawn else contextlib.nullcontext():
             after = self._take()  # What is only computed at the first call is there from now on.
             yield from self._run(self._groups[0].whole, 1.0)
@@ -192,7 +189,7 @@ class SplitProof:
             if not math.isfinite(distance):
                 return reason.format(distance, size, self._why)
             largest, apart = max(largest, size), max(apart, distance)
-        tolerance = TOLERANCE_LOW_PRECISION if self._autocast else leaves.tolerance
+        tolerance = exactness.TOLERANCE_LOW_PRECISION if self._autocast else leaves.tolerance
         return reason.format(apart, largest, self._why) if apart > tolerance * largest else None
 
     @contextlib.contextmanager
@@ -273,7 +270,9 @@ class _Leaves:
             count += 1
         self._compared = self._all[:count]
         kinds = {each.dtype for each in self._compared}
-        self.tolerance = max((TOLERANCE.get(kind, TOLERANCE_LOW_PRECISION) for kind in kinds), default=0.0)
+        self.tolerance = max(
+            (exactness.TOLERANCE.get(kind, exactness.TOLERANCE_LOW_PRECISION) for kind in kinds), default=0.0
+        )
 
     def forget_others(self) -> list[Any]:
         """Hooks by which gradients that are not compared are dropped as soon as they are there."""

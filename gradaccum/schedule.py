@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cotenant.gradaccum.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_ACCUMULATION_STEPS, ENV_STEP_BATCH
+from cotenant.checkpoint.talk import protocol
 
 STEPS_MAX: Final = 4096
 
@@ -56,7 +56,8 @@ class Schedule:
             start, colon, s = part.strip().partition(":")
             if not (colon and start.isdecimal() and s.isdecimal()):
                 raise ValueError(
-                    f"{ENV_ACCUMULATION_SCHEDULE} must look like 0:2,120:1 (step:s, ...), got {text!r}"
+                    f"{protocol.ENV_ACCUMULATION_SCHEDULE} must look like 0:2,120:1 (step:s, ...), "
+                    f"got {text!r}"
                 )
             entries.append((int(start), int(s)))
         return Schedule(tuple(entries))
@@ -64,14 +65,16 @@ class Schedule:
     @staticmethod
     def from_environment(env: Mapping[str, str]) -> Schedule:
         """The schedule wins over the plain number; neither means s = 1."""
-        text = env.get(ENV_ACCUMULATION_SCHEDULE)
+        text = env.get(protocol.ENV_ACCUMULATION_SCHEDULE)
         if text:
             return Schedule.parse(text)
-        steps = env.get(ENV_ACCUMULATION_STEPS)
+        steps = env.get(protocol.ENV_ACCUMULATION_STEPS)
         if not steps:
             return Schedule()
         if not steps.isdecimal() or int(steps) < 1:
-            raise ValueError(f"{ENV_ACCUMULATION_STEPS} must be a whole number of at least 1, got {steps!r}")
+            raise ValueError(
+                f"{protocol.ENV_ACCUMULATION_STEPS} must be a whole number of at least 1, got {steps!r}"
+            )
         return Schedule(((0, int(steps)),))
 
 
@@ -143,7 +146,7 @@ def batch_size(rows: int) -> int:
     Raises:
         ValueError: the step's batch cannot be divided equally among these workers.
     """
-    said = os.environ.get(ENV_STEP_BATCH)
+    said = os.environ.get(protocol.ENV_STEP_BATCH)
     if not said:
         return rows
     _, _, most = said.partition("x")

@@ -17,9 +17,9 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
+from cotenant.checkpoint.talk.protocol import ENV_ACCUMULATION_SCHEDULE
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import MeasuredJob
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
 
 POLL_S: Final = 0.05
 

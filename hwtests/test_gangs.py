@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
-from cotenant.agent.supervisor.processes import NOT_DIRECT
+from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device

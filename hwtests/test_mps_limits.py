@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.wire import ENV_MEMORY_FRACTION
+from cotenant.checkpoint.talk.protocol import ENV_MEMORY_FRACTION
 from cotenant.mps.environment import MemoryLimit
 from hwtests.busy import Busy
 from hwtests.device import Device

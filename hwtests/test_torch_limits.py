@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.wire import ENV_MEMORY_MIB
+from cotenant.checkpoint.talk.protocol import ENV_MEMORY_MIB
 from cotenant.gradaccum.launch import STARTUP
 from hwtests.device import Device
 from hwtests.measuring import Measure

@@ -18,6 +18,5 @@ __all__ = [
     "process",
     "server_trial",
     "servers",
-    "sweep",
     "terminate",
 ]

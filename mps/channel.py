@@ -24,21 +24,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from cotenant.mps import process
-from cotenant.mps.answers import (
-    Incomplete,
-    Rejected,
-    ServerState,
-    answer_before_sentinel,
-    percentage,
-    pids,
-    query,
-    refuses_termination,
-    server_state,
-    unknown_command,
-)
+from cotenant.mps import answers, process
 from cotenant.mps.environment import PIPE_DIRECTORY, drop_mps_variables, percentage_text
-from cotenant.mps.process import CONTROL
 
 ANSWER_S = 5.0
 """An answer takes milliseconds, tens of them on a loaded machine."""
@@ -46,6 +33,8 @@ LOCK_WAIT_S = 15.0
 """Longer than one asker may hold the lock."""
 _FIRST_PAUSE_S = 0.005
 _PAUSE_S_MAX = 0.02
+PERCENTAGE_SHOWN_TO = 0.06
+"""The daemon shows one decimal."""
 _NO_DAEMON = "cannot find mps control daemon"
 _NOT_NOW = "cannot send command"
 
@@ -72,7 +61,7 @@ class ControlChannel:
     """Questions to the daemon of one pipe directory. Blocks for up to `lock_wait_s` + `answer_s`."""
 
     pipe_directory: PurePosixPath
-    program: str = CONTROL
+    program: str = process.CONTROL
     answer_s: float = ANSWER_S
     lock_wait_s: float = LOCK_WAIT_S
 
@@ -108,13 +97,53 @@ class ControlChannel:
                         raise
                     return was_graceful  # A moment ago it was still on its way out.
                 if "privilege" in done.stdout.lower():
-                    raise Rejected(done.stdout.strip()[:200])
+                    raise answers.Rejected(done.stdout.strip()[:200])
                 if not (done.returncode and _NOT_NOW in done.stderr.lower()):
                     was_graceful = done.returncode == 0
                     if self._nobody_listens(deadline_s):
                         return was_graceful
                 # Another front end, outside the lock, is connected: `quit` got lost.
         raise Wedged(f"the MPS daemon of {self.pipe_directory} was told to quit and still runs")
+
+    def server_list(self) -> tuple[int, ...]:
+        """The pids of a daemon's servers. Servers start with the first client; an old one and a new one may
+        overlap."""
+        return answers.pids(self.ask("get_server_list"))
+
+    def server_status(self, server: int) -> answers.ServerState | None:
+        """The state of one server; None: this daemon does not know the question (drivers up to 535)."""
+        answer = self.ask(f"get_server_status {server}")
+        return None if answers.unknown_command(answer) else answers.server_state(answer)
+
+    def client_list(self, server: int) -> tuple[int, ...]:
+        """Pids of its clients, as the daemon's own pid namespace has them."""
+        return answers.pids(self.ask(f"get_client_list {server}"))
+
+    def set_default_percentage(self, wanted: float) -> None:
+        """Sets the percentage for the next server. Raises Rejected if another value stays in force."""
+        echo = answers.percentage(self.ask(f"set_default_active_thread_percentage {percentage_text(wanted)}"))
+        _check_percentage(wanted, echo)
+
+    def default_memory_limits(self, devices: int) -> tuple[str, ...]:
+        """The limits that the next server gives each client on the first so many devices, as `DEVICE=VALUE`.
+        Drivers differ in how they say that there is none."""
+        said = [self.ask(f"get_default_device_pinned_mem_limit {number}") for number in range(devices)]
+        found = [re.fullmatch(r"\s*([0-9]+[GM])\s*", answer) for answer in said]
+        return tuple(f"{number}={limit[1]}" for number, limit in enumerate(found) if limit)
+
+    def server_percentage(self, server: int) -> float:
+        return answers.percentage(self.ask(f"get_active_thread_percentage {server}"))
+
+    def set_percentage(self, server: int, wanted: float) -> None:
+        """Sets the percentage for later clients of a server that runs. Raises Rejected if another value
+        stays in force."""
+        self.ask(f"set_active_thread_percentage {server} {percentage_text(wanted)}")
+        _check_percentage(wanted, self.server_percentage(server))
+
+    def terminate_client(self, server: int, client: int) -> bool:
+        """End a client's work on the GPU; False: the daemon says no. Its process lives on, without a usable
+        CUDA context (error 810)."""
+        return not answers.refuses_termination(self.ask(f"terminate_client {server} {client}"))
 
     def _nobody_listens(self, deadline_s: float) -> bool:
         try:
@@ -124,17 +153,17 @@ class ControlChannel:
         return False
 
     def _ask_until(self, command: str, deadline_s: float) -> str:
-        lost: Incomplete | None = None
+        lost: answers.Incomplete | None = None
         for _ in _pauses(deadline_s):
             sentinel = f"end-of-answer-{secrets.token_hex(4)}"
             try:
-                done = self._front_end(query(command, sentinel), deadline_s)
-                return answer_before_sentinel(done.stdout, sentinel)
+                done = self._front_end(answers.query(command, sentinel), deadline_s)
+                return answers.answer_before_sentinel(done.stdout, sentinel)
             except Wedged:
                 if lost is not None:  # It did answer, just not in time again.
                     raise lost from None
                 raise
-            except Incomplete as error:
+            except answers.Incomplete as error:
                 lost = error
         assert lost is not None
         raise lost
@@ -201,64 +230,6 @@ def _pauses(deadline_s: float) -> Iterator[None]:
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 
-PERCENTAGE_SHOWN_TO = 0.06
-"""The daemon shows one decimal."""
-
-
-def server_list(channel: ControlChannel) -> tuple[int, ...]:
-    """The pids of a daemon's servers. Servers start with the first client; an old one and a new one may
-    overlap."""
-    return pids(channel.ask("get_server_list"))
-
-
-def server_status(channel: ControlChannel, server: int) -> ServerState | None:
-    """The state of one server; None: this daemon does not know the question (drivers up to 535)."""
-    answer = channel.ask(f"get_server_status {server}")
-    return None if unknown_command(answer) else server_state(answer)
-
-
-def client_list(channel: ControlChannel, server: int) -> tuple[int, ...]:
-    """Pids of its clients, as the daemon's own pid namespace has them."""
-    return pids(channel.ask(f"get_client_list {server}"))
-
-
-def default_percentage(channel: ControlChannel) -> float:
-    """The default percentage, in (0, 100]: the cap on the share of multiprocessors that the next server gives
-    each client."""
-    return percentage(channel.ask("get_default_active_thread_percentage"))
-
-
-def set_default_percentage(channel: ControlChannel, wanted: float) -> None:
-    """Sets the percentage for the next server. Raises Rejected if another value stays in force."""
-    echo = percentage(channel.ask(f"set_default_active_thread_percentage {percentage_text(wanted)}"))
-    _check_percentage(wanted, echo)
-
-
-def default_memory_limits(channel: ControlChannel, devices: int) -> tuple[str, ...]:
-    """The limits that the next server gives each client on the first so many devices, as `DEVICE=VALUE`.
-    Drivers differ in how they say that there is none."""
-    answers = [channel.ask(f"get_default_device_pinned_mem_limit {number}") for number in range(devices)]
-    found = [re.fullmatch(r"\s*([0-9]+[GM])\s*", answer) for answer in answers]
-    return tuple(f"{number}={limit[1]}" for number, limit in enumerate(found) if limit)
-
-
-def server_percentage(channel: ControlChannel, server: int) -> float:
-    return percentage(channel.ask(f"get_active_thread_percentage {server}"))
-
-
-def set_percentage(channel: ControlChannel, server: int, wanted: float) -> None:
-    """Sets the percentage for later clients of a server that runs. Raises Rejected if another value stays in
-    force."""
-    channel.ask(f"set_active_thread_percentage {server} {percentage_text(wanted)}")
-    _check_percentage(wanted, server_percentage(channel, server))
-
-
-def terminate_client(channel: ControlChannel, server: int, client: int) -> bool:
-    """End a client's work on the GPU; False: the daemon says no. Its process lives on, without a usable CUDA
-    context (error 810)."""
-    return not refuses_termination(channel.ask(f"terminate_client {server} {client}"))
-
-
 def _check_percentage(wanted: float, in_force: float) -> None:
     if abs(wanted - in_force) > PERCENTAGE_SHOWN_TO:
-        raise Rejected(f"{percentage_text(wanted)} % was not taken: {in_force} % is in force")
+        raise answers.Rejected(f"{percentage_text(wanted)} % was not taken: {in_force} % is in force")

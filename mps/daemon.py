@@ -10,28 +10,13 @@ compared with what is offered now, at every look.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
-from cotenant.mps import health, ownership, process, servers
-from cotenant.mps.answers import Incomplete, Rejected, ServerState
-from cotenant.mps.channel import (
-    ChannelError,
-    ControlChannel,
-    LockBusy,
-    NoDaemon,
-    Wedged,
-    client_list,
-    default_memory_limits,
-    server_list,
-    server_status,
-    set_default_percentage,
-    set_percentage,
-)
-from cotenant.mps.health import DaemonCondition, Remedy
-from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
-from cotenant.mps.server_trial import ServerTrial
+from cotenant.mps import answers, health, ownership, process, server_trial, servers
+from cotenant.mps.channel import ChannelError, ControlChannel, LockBusy, NoDaemon, Wedged
 from cotenant.mps.servers import DaemonStatus, Server
 
 ASK_EVERY_S = 10.0
@@ -41,6 +26,9 @@ STARTS_APART_S = 5.0
 START_AGAIN_S = 30.0
 """After a start that failed."""
 SERVER_END_S = 2.0
+QUIT_S = 5.0
+"""For a daemon that nobody needs any more."""
+_NONE = ("none",)
 NO_VERSION_2 = (
     "its MPS daemon does not answer as version 2 of the control interface does, or its answers get lost"
 )
@@ -63,17 +51,17 @@ class Daemon:
         self._channel = channel or ControlChannel(pipe_directory=spec.pipe_directory, program=spec.program)
         self._clock = clock
         self._servers: tuple[Server, ...] = ()
-        self._settled: frozenset[MpsProcessIdentity] = frozenset()
+        self._settled: frozenset[process.MpsProcessIdentity] = frozenset()
         """The daemon and the servers that our settings were read back from."""
         self._why_not_settled = ""
         self._why_not_started = ""
         self._silent = 0
         self._ask_at_s = 0.0
         self._start_at_s = 0.0
-        self._met: FoundProcess | None = None
+        self._met: process.FoundProcess | None = None
         """The daemon that was last said to be ours."""
         self._lock_is_held = False
-        self._trial = ServerTrial(self._channel, spec)
+        self._trial = server_trial.ServerTrial(self._channel, spec)
         """Of its servers."""
         self._limits: tuple[str, ...] = ()
         """Memory limits that somebody has set in it."""
@@ -86,12 +74,12 @@ class Daemon:
         self._ask_at_s = 0.0
 
     def look(
-        self, running: Running | None = None, *, in_use: bool, devices: tuple[str, ...] = ()
+        self, running: process.Running | None = None, *, in_use: bool, devices: tuple[str, ...] = ()
     ) -> DaemonStatus:
         """Looks at the daemon and repairs it. `in_use`: jobs run as its clients. `devices`: the UUIDs for a
         daemon that is started now; empty: as before."""
         self.spec = replace(self.spec, devices=devices or self.spec.devices)
-        now = running if running is not None else look_around()
+        now = running if running is not None else process.look_around()
         ours = self._ours(now)
         strangers = [found for found in ownership.daemons_at(self.spec, now) if found not in ours]
         found = self._current(ours)
@@ -102,25 +90,26 @@ class Daemon:
             self._ask(found)
         seen = health.condition(
             {
-                DaemonCondition.STRANGER: bool(strangers),
-                DaemonCondition.ABSENT: found is None,
-                DaemonCondition.DOUBLED: len(ours) > 1,
-                DaemonCondition.DISPLACED: not in_place,
-                DaemonCondition.WEDGED: self._silent >= health.SILENT_MAX,
-                DaemonCondition.OUTDATED: found is not None
+                health.DaemonCondition.STRANGER: bool(strangers),
+                health.DaemonCondition.ABSENT: found is None,
+                health.DaemonCondition.DOUBLED: len(ours) > 1,
+                health.DaemonCondition.DISPLACED: not in_place,
+                health.DaemonCondition.WEDGED: self._silent >= health.SILENT_MAX,
+                health.DaemonCondition.OUTDATED: found is not None
                 and (found.driver != self.spec.driver or bool(self._limits)),
-                DaemonCondition.OTHER_DEVICES: found is not None and found.devices != self.spec.devices,
+                health.DaemonCondition.OTHER_DEVICES: found is not None
+                and found.devices != self.spec.devices,
             }
         )
         todo = health.TABLE[seen][in_use]
         known = [each for server in before for each in (server.identity, *server.clients)]
         losses = tuple(servers.losses(before, filter(process.is_alive, known)))
         why = ""
-        if todo is Remedy.REFUSE:
+        if todo is health.Remedy.REFUSE:
             why = f"{seen.value}: {strangers[0]}"
-        elif todo is Remedy.WAIT:
+        elif todo is health.Remedy.WAIT:
             why = f"{seen.value}; {todo.value}"
-        elif todo in (Remedy.START, Remedy.REPLACE):
+        elif todo in (health.Remedy.START, health.Remedy.REPLACE):
             why = self._renew(seen, ours, now, in_use)
             found = None if why else self._met
         elif found is not None:
@@ -134,13 +123,15 @@ class Daemon:
 
         For when no job is on it.
         """
-        running = look_around()
+        running = process.look_around()
         ours = self._ours(running)
         if ours:
-            with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
+            with suppress(
+                ChannelError, answers.Incomplete, answers.Rejected
+            ):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
                 process.end(ours[0].identity, ownership.END_S, 0)  # It listens no more, and cleans up.
-        left = ownership.end([*ours, *self._orphans(look_around(), keep=None)])
+        left = ownership.end([*ours, *self._orphans(process.look_around(), keep=None)])
         if not left:
             self._ownership.keep(daemon=None, socket=None)
         return "; ".join(left)
@@ -156,10 +147,10 @@ class Daemon:
 
     # --- Who it is ---------------------------------------------------------------------------------
 
-    def _ours(self, running: Running) -> list[FoundProcess]:
+    def _ours(self, running: process.Running) -> list[process.FoundProcess]:
         return [found for found in ownership.daemons_at(self.spec, running) if found.owner == self.spec.owner]
 
-    def _current(self, ours: list[FoundProcess]) -> FoundProcess | None:
+    def _current(self, ours: list[process.FoundProcess]) -> process.FoundProcess | None:
         """The daemon to talk to: the one on record if it lives, else any that carries our mark."""
         recorded = self._ownership.record.daemon
         known = [found for found in ours if found.identity == recorded]
@@ -167,26 +158,32 @@ class Daemon:
             process.reap(recorded.pid)  # Where we are process 1, the kernel hands it to us.
         return next(iter(known or ours), None)
 
-    def _is_in_place(self, daemon: MpsProcessIdentity | None) -> bool:
+    def _is_in_place(self, daemon: process.MpsProcessIdentity | None) -> bool:
         """Whether the directory still holds the socket that this daemon made."""
         record = self._ownership.record
         if daemon is None or record.daemon != daemon or record.socket is None:
             return True  # Its record was lost: it counts as in place while it answers.
         return record.socket == ownership.socket_of(self.spec)
 
-    def _meet(self, found: FoundProcess) -> None:
+    def _meet(self, found: process.FoundProcess) -> None:
         """Takes on a daemon of ours that we did not know: from before our own start, or of an interrupted
         one."""
         if self._met == found or self._silent:
             return
-        self._met, self._trial = found, ServerTrial(self._channel, self.spec)
+        self._met, self._trial = found, server_trial.ServerTrial(self._channel, self.spec)
         if self._ownership.record.daemon != found.identity:
             self._ownership.keep(daemon=found.identity, socket=ownership.socket_of(self.spec))
         self._said.append(f"goes on with its MPS daemon ({found}) in {self.spec.pipe_directory}")
 
     # --- Starting and replacing --------------------------------------------------------------------
 
-    def _renew(self, seen: DaemonCondition, ours: list[FoundProcess], running: Running, in_use: bool) -> str:
+    def _renew(
+        self,
+        seen: health.DaemonCondition,
+        ours: list[process.FoundProcess],
+        running: process.Running,
+        in_use: bool,
+    ) -> str:
         """Start a daemon where none is, or in place of what is there; why that failed."""
         if self._clock() < self._start_at_s:
             return self._why_not_started
@@ -207,13 +204,15 @@ class Daemon:
         again = "" if self._ownership.record.daemon is None else f" again, since {seen.value}"
         self._ownership.keep(daemon=found.identity, socket=ownership.socket_of(self.spec))
         self._met, self._servers, self._silent, self._limits = found, (), 0, ()
-        self._trial = ServerTrial(self._channel, self.spec)
+        self._trial = server_trial.ServerTrial(self._channel, self.spec)
         self._said.append(f"MPS daemon started{again} ({found}) in {self.spec.pipe_directory}")
         self._said += [f"MPS daemon: {warning}"] if warning else []
         self._ask(found)
         return ""
 
-    def _orphans(self, running: Running, keep: MpsProcessIdentity | None) -> list[FoundProcess]:
+    def _orphans(
+        self, running: process.Running, keep: process.MpsProcessIdentity | None
+    ) -> list[process.FoundProcess]:
         """Servers of ours whose daemon is gone: they hold the device, and their clients cannot be stopped."""
         return [
             found
@@ -226,7 +225,7 @@ class Daemon:
 
     # --- Asking ------------------------------------------------------------------------------------
 
-    def _ask(self, found: FoundProcess | None) -> None:
+    def _ask(self, found: process.FoundProcess | None) -> None:
         """Asks the daemon, which is the slow check: its servers and their clients, and our settings on new
         servers and clients."""
         if found is None:
@@ -235,7 +234,7 @@ class Daemon:
         daemon = found.identity
         known = {daemon, *(server.identity for server in self._servers)}
         news = not known <= self._settled or not all(map(process.is_alive, known))
-        news |= any(server.state is ServerState.FAULT for server in self._servers)  # When is it over?
+        news |= any(server.state is answers.ServerState.FAULT for server in self._servers)  # When is it over?
         if self._clock() < self._ask_at_s and not news and not self._silent:
             return
         self._ask_at_s = self._clock() + ASK_EVERY_S
@@ -246,10 +245,10 @@ class Daemon:
         except (Wedged, NoDaemon):
             self._silent += 1
             self._servers = tuple(each for each in self._servers if process.is_alive(each.identity))
-        except Incomplete as error:
+        except answers.Incomplete as error:
             if daemon not in self._settled:  # Else nothing new is known of it.
                 self._why_not_settled = f"{NO_VERSION_2}: {error}"
-        except (LockBusy, Rejected) as error:
+        except (LockBusy, answers.Rejected) as error:
             if isinstance(error, LockBusy) and not self._lock_is_held:
                 self._lock_is_held = True
                 self._said.append(f"cannot ask the MPS daemon in {self.spec.pipe_directory}: {error}")
@@ -258,20 +257,20 @@ class Daemon:
 
     def _describe_servers(self) -> tuple[Server, ...]:
         found = []
-        for pid in server_list(self._channel):
+        for pid in self._channel.server_list():
             identity = process.identity_of(pid)
             if identity is None:
                 continue  # It has died since, or the daemon lives in another pid namespace.
             try:
-                clients = client_list(self._channel, pid)
-                state = server_status(self._channel, pid)
-            except Rejected:
+                clients = self._channel.client_list(pid)
+                state = self._channel.server_status(pid)
+            except answers.Rejected:
                 continue  # The same.
             alive = tuple(each for each in map(process.identity_of, clients) if each is not None)
             found.append(Server(identity=identity, state=state, clients=alive))
         return tuple(found)
 
-    def _settle(self, found: FoundProcess) -> None:
+    def _settle(self, found: process.FoundProcess) -> None:
         """Our settings into a daemon and servers that lack them, and what others have set there.
 
         Raises:
@@ -281,17 +280,17 @@ class Daemon:
         servers = frozenset(server.identity for server in self._servers)
         try:
             if daemon not in self._settled:
-                set_default_percentage(self._channel, self.spec.percentage)
-                self._limits = default_memory_limits(self._channel, len(found.devices))
+                self._channel.set_default_percentage(self.spec.percentage)
+                self._limits = self._channel.default_memory_limits(len(found.devices))
             for identity in servers - self._settled:
-                set_percentage(self._channel, identity.pid, self.spec.percentage)
-        except Rejected as error:
+                self._channel.set_percentage(identity.pid, self.spec.percentage)
+        except answers.Rejected as error:
             self._settled -= {daemon}
             self._why_not_settled = f"its MPS daemon does not take our settings: {error}"
             raise
         self._settled, self._why_not_settled = servers | {daemon}, ""
 
-    def _obstacle(self, found: FoundProcess | None, running: Running, in_use: bool) -> str:
+    def _obstacle(self, found: process.FoundProcess | None, running: process.Running, in_use: bool) -> str:
         """Why new jobs cannot be clients of a daemon that runs; empty if they can."""
         daemon = None if found is None else found.identity
         orphans = self._orphans(running, keep=daemon)
@@ -301,7 +300,7 @@ class Daemon:
             return "; ".join(left)
         if self._silent:
             return "its MPS daemon did not answer just now"
-        in_fault = [server for server in self._servers if server.state is ServerState.FAULT]
+        in_fault = [server for server in self._servers if server.state is answers.ServerState.FAULT]
         if in_fault and not in_use and not in_fault[0].clients:
             self._said.append(
                 "its MPS server stays in FAULT without clients: ended; the next client gets another"
@@ -314,7 +313,9 @@ class Daemon:
             return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
         return self._why_not_settled or self._trial.look(self._clock(), in_use=in_use)
 
-    def _standing(self, found: FoundProcess | None, why_not: str, losses: tuple[str, ...]) -> DaemonStatus:
+    def _standing(
+        self, found: process.FoundProcess | None, why_not: str, losses: tuple[str, ...]
+    ) -> DaemonStatus:
         said, self._said = tuple(self._said), []
         return DaemonStatus(
             shares=not why_not and found is not None,
@@ -325,3 +326,38 @@ class Daemon:
             said=said,
             losses=losses,
         )
+
+
+def sweep(
+    folder: PurePosixPath,
+    owner: str,
+    keep: Collection[PurePosixPath],
+    program: str = process.CONTROL,
+) -> list[str]:
+    """Ends this owner's daemons in pipe directories of `folder` but those to keep: it has no use for them any
+    more (another mode, MPS switched off, a GPU gone). What was done, in lines. To be called when no job is on
+    the host.
+
+    Every daemon that we ever started has an owner's file beside its pipe directory, so this finds them all.
+    """
+    said = []
+    for path in sorted(Path(folder).glob(f"*{ownership.SUFFIX}")):
+        pipe = PurePosixPath(folder) / path.name.removesuffix(ownership.SUFFIX)
+        if pipe in keep:
+            continue
+        spec = ownership.Spec(
+            pipe_directory=pipe, log_directory=pipe, devices=_NONE, owner=owner, program=program
+        )
+        try:
+            daemon = Daemon(spec)
+        except ownership.Owned:  # By a live owner.
+            continue
+        try:
+            if daemon.was_ours:
+                left = daemon.stop(QUIT_S)
+                said.append(left or f"ended the MPS daemon of {pipe}: it is not needed any more")
+                if not left:
+                    path.unlink()
+        finally:
+            daemon.release()
+    return said

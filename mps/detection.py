@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal, Protocol
 
-from cotenant.mps import process
-from cotenant.mps.answers import control_version
+from cotenant.mps import answers, ownership, process
 from cotenant.mps.environment import PIPE_DIRECTORY, pipe_directory
-from cotenant.mps.ownership import LOG_DIRECTORY, closed_folder
 from cotenant.mps.process import CONTROL as CONTROL
 
 CAPABILITY_MIN = (7, 0)
@@ -129,13 +127,13 @@ def look(runtime: PurePosixPath, *, allowed: bool = True, search_path: str | Non
         system=platform.system(),
         machine=platform.machine(),
         control_path=control_path,
-        version=control_version(said),
+        version=answers.control_version(said),
         runtime=runtime,
         runtime_writable=_writable(runtime),
         uid=os.getuid(),
         driver=process.driver_version(),
         allowed=allowed,
-        closed=closed_folder(runtime) if os.geteuid() == 0 else "",
+        closed=ownership.closed_folder(runtime) if os.geteuid() == 0 else "",
         is_fake=FAKE_MARK in said,
     )
 
@@ -147,7 +145,7 @@ def version_line(control_path: str, timeout_s: float = VERSION_TIMEOUT_S) -> str
     directory makes sure there is none to find.
     """
     with tempfile.TemporaryDirectory(prefix="mps-") as nowhere:
-        environment = {**os.environ, PIPE_DIRECTORY: nowhere, LOG_DIRECTORY: nowhere}
+        environment = {**os.environ, PIPE_DIRECTORY: nowhere, ownership.LOG_DIRECTORY: nowhere}
         try:
             done = process.run((os.path.abspath(control_path), "-v"), environment, timeout_s=timeout_s)
         except (OSError, TimeoutError):

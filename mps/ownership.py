@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
-from cotenant.mps import process
-from cotenant.mps.environment import PIPE_DIRECTORY, PROTOCOL_VERSION, check_directory, drop_mps_variables
+from cotenant.mps import environment, process
 
 RECORD_VERSION = 1
 SUFFIX = ".owner"
@@ -129,7 +128,7 @@ class Spec:
     program: str = process.CONTROL
 
     def __post_init__(self) -> None:
-        check_directory(self.pipe_directory)
+        environment.check_directory(self.pipe_directory)
         if not self.devices or not self.owner:
             raise ValueError(f"{self.pipe_directory}: a daemon needs devices and an owner")
 
@@ -169,15 +168,15 @@ def daemon_environment(spec: Spec) -> dict[str, str]:
     """The daemon's own environment, without the agent's variables for MPS and visible devices."""
     inherited = {
         name: value
-        for name, value in drop_mps_variables(os.environ).items()
+        for name, value in environment.drop_mps_variables(os.environ).items()
         if name != process.VISIBLE_DEVICES
     }
     return {
         **inherited,
-        PIPE_DIRECTORY: str(spec.pipe_directory),
+        environment.PIPE_DIRECTORY: str(spec.pipe_directory),
         LOG_DIRECTORY: str(spec.log_directory),
         process.VISIBLE_DEVICES: ",".join(spec.devices),
-        PROTOCOL_VERSION: VERSION_SPOKEN,
+        environment.PROTOCOL_VERSION: VERSION_SPOKEN,
         process.OWNER_MARK: spec.owner,
         process.DRIVER_MARK: spec.driver,
     }

@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import repeat
 
 from cotenant.mps.answers import Incomplete, Rejected, ServerState
-from cotenant.mps.channel import ChannelError, ControlChannel, client_list, server_list, server_status
+from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.ownership import LOG_NAMES, Spec, log_end
 
 UNTRIED = "no server of its MPS daemon has been seen to work yet"
@@ -99,9 +99,9 @@ class ServerTrial:
 
     def _states(self) -> dict[int, ServerState | None]:
         found: dict[int, ServerState | None] = {}
-        for pid in server_list(self._channel):
+        for pid in self._channel.server_list():
             with suppress(Rejected):  # It has gone since.
-                found[pid] = server_status(self._channel, pid)
+                found[pid] = self._channel.server_status(pid)
         return found
 
     def _is_ready(self, pid: int, state: ServerState | None, started: bool) -> bool:
@@ -114,11 +114,11 @@ class ServerTrial:
     def _end(self, servers: set[int]) -> None:
         """End servers that have no client, and see them gone: until then they refuse newcomers."""
         for pid in servers:
-            if not client_list(self._channel, pid):
+            if not self._channel.client_list(pid):
                 self.expect_end(pid)
                 self._channel.ask(f"shutdown_server {pid}")
         for pause_s in PAUSES_S[:END_LOOKS]:
-            if self._ended.isdisjoint(server_list(self._channel)):
+            if self._ended.isdisjoint(self._channel.server_list()):
                 return
             self._pause(pause_s)
 

@@ -22,17 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from cotenant.mps import process
-from cotenant.mps.answers import Incomplete, Rejected
-from cotenant.mps.channel import (
-    ChannelError,
-    ControlChannel,
-    NoDaemon,
-    client_list,
-    server_list,
-    terminate_client,
-)
-from cotenant.mps.process import CONTROL
+from cotenant.mps import answers, process
+from cotenant.mps.channel import ChannelError, ControlChannel, NoDaemon
 
 TIMEOUT_S = 10.0
 DONE = "done"
@@ -48,7 +39,7 @@ def terminate(
     pids: Sequence[int],
     timeout_s: float,
     *,
-    program: str = CONTROL,
+    program: str = process.CONTROL,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, str]:
     """Terminates clients of MPS, and says what became of each. Blocks for up to `timeout_s`, and a second
@@ -73,7 +64,7 @@ def terminate(
             if seat is None:
                 outcome[pid] = GONE
                 continue
-            if terminate_client(channel(), *seat):
+            if channel().terminate_client(*seat):
                 told[pid] = seat
             else:
                 outcome[pid] = REFUSED
@@ -89,7 +80,7 @@ def terminate(
             pid: NO_DAEMON if known == UNCLEAR and pid not in told else known
             for pid, known in outcome.items()
         }
-    except (ChannelError, Incomplete, Rejected) as error:
+    except (ChannelError, answers.Incomplete, answers.Rejected) as error:
         print(f"MPS: {error}", file=sys.stderr)
     return outcome
 
@@ -97,10 +88,10 @@ def terminate(
 def _clients(channel: Callable[[], ControlChannel]) -> dict[int, tuple[int, int]]:
     """Every client of every server: pid -> (server, pid)."""
     found: dict[int, tuple[int, int]] = {}
-    for server in server_list(channel()):
+    for server in channel().server_list():
         try:
-            found |= {client: (server, client) for client in client_list(channel(), server)}
-        except Rejected:  # It has gone since.
+            found |= {client: (server, client) for client in channel().client_list(server)}
+        except answers.Rejected:  # It has gone since.
             continue
     return found
 

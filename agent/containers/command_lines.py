@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cotenant.agent.host.cgroups import group_tag
-from cotenant.agent.ipc import ContainerRuntime, Order, RankOrder
+from cotenant.agent.ipc.records import ContainerRuntime, Order, RankOrder
 from cotenant.controller.domain import is_below, plain_path
 
 OF_THE_PROGRAM: Final = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_RUNTIME_DIR", "TMPDIR")

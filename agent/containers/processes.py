@@ -20,9 +20,9 @@ from typing import Any, Final
 from cotenant.agent.containers.command_lines import remove_command
 from cotenant.agent.containers.runtimes import SEARCHED
 from cotenant.agent.host.process_identity import stat_of
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.controller.domain import Launch
-from cotenant.controller.wire import ENV_SOCKET
 
 REMOVE_S: Final = 20.0
 RANK_BYTES_MAX: Final = 32

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.ipc import ContainerRuntime
+from cotenant.agent.ipc.records import ContainerRuntime
 from cotenant.controller.domain import CONTAINERS, RUNTIMES, Container
 
 SEARCHED: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"

@@ -14,32 +14,27 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.containers import find_runtimes, offered_features
+from cotenant.agent.containers.runtimes import find_runtimes, offered_features
 from cotenant.agent.daemon.agent_log import log
-from cotenant.agent.daemon.core import AgentConfig, AgentMemory
+from cotenant.agent.daemon.core.edge import AgentConfig
+from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import left_behind, stored_orders
-from cotenant.agent.gpus import GpuWatch, Mps, Timing, bus_address, offer_devices, prepare
-from cotenant.agent.host import devices, facts, folders, jobside
+from cotenant.agent.gpus import mps_edge, watchers, xid
+from cotenant.agent.gpus.gpu_watch import GpuWatch, offer_devices
+from cotenant.agent.host import devices, facts, folders, jobside, trees, user_files
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
-from cotenant.agent.host.folders import StateProblem
 from cotenant.agent.host.locks import DeviceLocks, LockProblem, lock_folders
 from cotenant.agent.host.ports import BadPorts, first_port
-from cotenant.agent.host.trees import TREES
-from cotenant.agent.host.user_files import find_exposed
-from cotenant.agent.ipc import ContainerRuntime
+from cotenant.agent.ipc.records import ContainerRuntime
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
-from cotenant.controller.system import paths
+from cotenant.controller.system import keys, paths, sections
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
-from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, open_endpoint
-from cotenant.controller.system.sections import AgentSettings, Settings
-from cotenant.profiler.driver.cdi import why_no_names
+from cotenant.profiler.driver import cdi, probe_client, process_info
 from cotenant.profiler.driver.facts import GpuFacts
-from cotenant.profiler.driver.probe_client import driver_facts
-from cotenant.profiler.driver.process_info import runs_in_container, sees_host_processes, unlisted_users
 from cotenant.profiler.indicators.sources import Wanted
 
 T = TypeVar("T")
@@ -71,27 +66,27 @@ class AgentParts(msgspec.Struct, kw_only=True):
     locks: DeviceLocks
     attempts: Path
     endpoint: str
-    key: KeyFile | None
-    metrics: Endpoint | None
+    key: keys.KeyFile | None = None
+    metrics: Endpoint | None = None
     """Listening, and not answering yet."""
-    warnings: list[str]
+    warnings: list[str] = []
     watch: GpuWatch | None = None
     """None: there is no GPU that works."""
     warm: Pool | None = None
     """None: every attempt starts cold."""
     first_word_s: float = 2.0
     """Of a warm start."""
-    trees_bytes_max: int
+    trees_bytes_max: int = 4096 * 1024 * 1024
     """Of packed trees that are kept."""
     user_share_mib: int = 0
     """Of the state folder's disk; 0: the usual share."""
-    mps: Mps | None = None
+    mps: mps_edge.Mps | None = None
     """Its daemons; None: no device here is shared through MPS."""
     runtimes: tuple[ContainerRuntime, ...] = ()
     """The programs that start containers here."""
 
 
-def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> AgentParts:
+def assemble(settings: sections.Settings, *, checkpoint_every_s: float | None = None) -> AgentParts:
     """Assembles the parts of an agent from its settings. `checkpoint_every_s`: only if it was set for this
     agent. Raises Problem."""
     agent = settings.agent
@@ -110,7 +105,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
     warnings += [inventory.note] if inventory.note else []
-    warnings += [UNSEEN_PROCESSES] if inventory.gpus and not sees_host_processes() else []
+    warnings += [UNSEEN_PROCESSES] if inventory.gpus and not process_info.sees_host_processes() else []
     groups = find_cgroups()
     cgroup_root = _groups_for_jobs(groups, warnings)
     regions = _device_regions(groups, inventory.gpus, device_regions(), warnings)
@@ -121,16 +116,16 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     root = paths.checkpoint_root(settings).absolute()
     ready = offer_devices(inventory.devices, locks, watch.conditions() if watch is not None else None)
     mps = _or_problem(
-        lambda: prepare(
+        lambda: mps_edge.prepare(
             settings.mps, ready, inventory.gpus, state_dir=state_dir, attempts=attempts, owner=token
         ),
         1,
     )
     warnings += mps.said
     ports = _ports(agent, endpoint, state_dir, locks)
-    copies = str(state_dir / TREES / "copies")
+    copies = str(state_dir / trees.TREES / "copies")
     uuids = [each.local for each in mps.devices if each.kind == "cuda" and each.healthy]
-    runtimes = find_runtimes(no_names=why_no_names(uuids))
+    runtimes = find_runtimes(no_names=cdi.why_no_names(uuids))
     report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports, copies, runtimes)
     spool, memory = _load_remembered(state_dir / SPOOL, warnings)
     config = _config(
@@ -152,7 +147,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     )  # fmt: skip
 
 
-def _ports(agent: AgentSettings, endpoint: str, state_dir: Path, locks: DeviceLocks) -> int:
+def _ports(agent: sections.AgentSettings, endpoint: str, state_dir: Path, locks: DeviceLocks) -> int:
     """The first one of its gangs'."""
     alone = socket_path(endpoint) is not None and not agent.address
     return _or_problem(
@@ -177,7 +172,7 @@ def _load_remembered(path: Path, warnings: list[str]) -> tuple[Spool, AgentMemor
 
 
 def _inventory(
-    agent: AgentSettings, choice: devices.DeviceChoice, host_id: HostId, *, in_cluster: bool
+    agent: sections.AgentSettings, choice: devices.DeviceChoice, host_id: HostId, *, in_cluster: bool
 ) -> devices.Inventory:
     """A server whose driver is not there yet, such as in the middle of its boot, tries again (its unit does)
     instead of offering its cores in place of GPUs."""
@@ -190,15 +185,16 @@ def _inventory(
             slot_memory_mib=agent.slot_memory_mib,
             oversubscribe=agent.oversubscribe,
             stand_in=not in_cluster,
-            whole_host=not (agent.allocation or runs_in_container()) and sees_host_processes(),
-            driver=lambda: driver_facts(say=log),
+            whole_host=not (agent.allocation or process_info.runs_in_container())
+            and process_info.sees_host_processes(),
+            driver=lambda: probe_client.driver_facts(say=log),
         ),
         6,
     )
 
 
 def _report(
-    agent: AgentSettings,
+    agent: sections.AgentSettings,
     host_id: HostId,
     offered_devices: tuple[Device, ...],
     checkpoint_domain: str,
@@ -226,7 +222,7 @@ def _report(
     )
 
 
-def _leaves_unix_s(agent: AgentSettings) -> float:
+def _leaves_unix_s(agent: sections.AgentSettings) -> float:
     try:
         return float(agent.leaves_at or 0.0)
     except ValueError:
@@ -236,10 +232,10 @@ def _leaves_unix_s(agent: AgentSettings) -> float:
 
 
 def _config(
-    settings: Settings,
+    settings: sections.Settings,
     report: HostReport,
     controllers: tuple[str, ...],
-    mps: Mps,
+    mps: mps_edge.Mps,
     *,
     checkpoint_root: str,
     checkpoint_every_s: float | None,
@@ -250,24 +246,16 @@ def _config(
     agent = settings.agent
     return AgentConfig(
         report=report,
+        settings=agent,
         session=uuid.uuid4().hex,
         uid=os.geteuid(),
-        shared_account=agent.shared_account,
         controllers=controllers,
-        heartbeat_s=agent.heartbeat_s,
-        start_deadline_s=agent.start_deadline_s,
-        quiet_start_s=agent.quiet_start_s,
-        log_bytes_max=agent.log_bytes_max,
         checkpoint_root=checkpoint_root,
         checkpoint_every_s=checkpoint_every_s,
         saves_scripts=settings.checkpoint.scripts == "auto",
         jobside_path=jobside_path,
         cgroup_root=cgroup_root,
         device_regions=device_regions,
-        devices_as=agent.devices_as,
-        network=agent.network,
-        watchdog_floor_s=agent.watchdog_floor_s,
-        watchdog_multiple=agent.watchdog_multiple,
         mps_percentage=settings.mps.active_thread_percentage,
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
@@ -283,7 +271,7 @@ def _config(
     )
 
 
-def _pool(settings: Settings) -> Pool | None:
+def _pool(settings: sections.Settings) -> Pool | None:
     launch = settings.launch
     return (
         Pool(memory_mib=facts.memory_mib(), share=launch.warm_memory_percent / 100) if launch.warm else None
@@ -291,7 +279,11 @@ def _pool(settings: Settings) -> Pool | None:
 
 
 def _watch(
-    settings: Settings, inventory: devices.Inventory, state_dir: Path, attempts: Path, warnings: list[str]
+    settings: sections.Settings,
+    inventory: devices.Inventory,
+    state_dir: Path,
+    attempts: Path,
+    warnings: list[str],
 ) -> GpuWatch | None:
     if not any(device.kind == "cuda" and device.healthy for device in inventory.devices):
         return None
@@ -302,8 +294,8 @@ def _watch(
         log=warnings.append,
         foreign=settings.agent.foreign,
         busy=inventory.busy,
-        unlisted=unlisted_users(inventory.gpus),
-        timing=Timing(probe_s=settings.agent.probe_s),
+        unlisted=process_info.unlisted_users(inventory.gpus),
+        timing=watchers.Timing(probe_s=settings.agent.probe_s),
         tries_cuda=True,
     )
 
@@ -320,7 +312,7 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         LockProblem,
         MetricsProblem,
         SpoolProblem,
-        StateProblem,
+        folders.StateProblem,
         paths.PathError,
     ) as error:
         raise AgentProblem(str(error), code) from None
@@ -328,17 +320,17 @@ def _or_problem(make: Callable[[], T], code: int) -> T:
         raise AgentProblem(f"{error.filename or ''}: {error.strerror or error}", code) from None
 
 
-def _key(endpoint: str, keys_dir: str, host_id: HostId) -> KeyFile | None:
+def _key(endpoint: str, keys_dir: str, host_id: HostId) -> keys.KeyFile | None:
     """The key for a TCP endpoint; a Unix socket needs none."""
     try:
         if socket_path(endpoint) is not None:
             return None
         if not keys_dir:
             raise AgentProblem(f"{endpoint} needs keys: set agent.keys_dir to what `cotenant init` made", 2)
-        return find_key(Path(keys_dir).expanduser(), host=host_id)
+        return keys.find_key(Path(keys_dir).expanduser(), host=host_id)
     except BadEndpoint as error:
         raise AgentProblem(str(error), 2) from None
-    except KeyProblem as error:
+    except keys.KeyProblem as error:
         raise AgentProblem(str(error), 4) from None
 
 
@@ -359,7 +351,7 @@ def _job_side(base: Path, attempts: Path) -> Path:
 
 
 def _domain(root: Path, host_id: HostId, warnings: list[str]) -> str:
-    if (where := find_exposed(root)) is not None:
+    if (where := user_files.find_exposed(root)) is not None:
         warnings.append(f"others than root can change {where}, which is on the way to checkpoint.root")
     try:
         return domain_of(root, host_id)
@@ -379,9 +371,11 @@ def _device_regions(
     groups: Cgroups, gpus: Sequence[GpuFacts], regions: Sequence[tuple[str, str]], warnings: list[str]
 ) -> dict[str, str]:
     """Returns, by UUID, where the kernel can limit a job's device memory."""
-    by_bus = {bus_address(bus): region for bus, region in regions}
+    by_bus = {xid.bus_address(bus): region for bus, region in regions}
     found = {
-        gpu.uuid: by_bus[bus_address(gpu.bus)] for gpu in gpus if gpu.bus and bus_address(gpu.bus) in by_bus
+        gpu.uuid: by_bus[xid.bus_address(gpu.bus)]
+        for gpu in gpus
+        if gpu.bus and xid.bus_address(gpu.bus) in by_bus
     }
     if found and not groups.device_memory:
         warnings.append(

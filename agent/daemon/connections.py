@@ -20,10 +20,9 @@ from typing import Final
 
 import zmq
 
-from cotenant.agent import ipc
-from cotenant.agent.daemon import core
-from cotenant.controller import wire
-from cotenant.controller.domain import TrustDevices
+from cotenant.agent.daemon.core import edge, remembered
+from cotenant.agent.ipc import channel, files, records
+from cotenant.controller import domain, wire
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.system.keys import KeyFile
 
@@ -59,7 +58,7 @@ class ControllerLink:
         *,
         post: Callable[[wire.ToAgent], None],
         log: Callable[[str], None],
-        changed: Callable[[core.LinkChanged], None] | None = None,
+        changed: Callable[[edge.LinkChanged], None] | None = None,
     ) -> None:
         """Checks the endpoint; the link connects with `open`. `name` is unique among all agents and their
         starts. `changed` hears when a connection opens or closes.
@@ -159,7 +158,7 @@ class ControllerLink:
         while monitor is not None and monitor is self._monitor and monitor.poll(0):
             (event,) = struct.unpack_from("=h", monitor.recv_multipart()[0])
             assert self._changed is not None
-            self._changed(core.LinkChanged(endpoint=self._endpoint, is_open=event == _LINK_OPEN))
+            self._changed(edge.LinkChanged(endpoint=self._endpoint, is_open=event == _LINK_OPEN))
 
     def _wake(self) -> None:
         if self._socket is not None and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -201,7 +200,7 @@ def check_names(message: wire.ToAgent) -> None:
     Raises: BadMessage: it has other characters in it."""
     match message:
         case wire.CommandDelivery(command=command):
-            if isinstance(command, TrustDevices):
+            if isinstance(command, domain.TrustDevices):
                 return
             job_id, job_epoch = command.job_id, command.job_epoch
         case wire.ReadLog(job_id=job_id) | wire.GangRelay(job_id=job_id) | wire.AskStream(job_id=job_id):
@@ -235,17 +234,17 @@ NOT_CONNECTED: Final = "its supervisor is not connected"
 class Line:
     def __init__(
         self,
-        key: core.AttemptKey,
+        key: remembered.AttemptKey,
         folder: Path,
         *,
-        post: Callable[[core.AnyAgentEvent], None],
+        post: Callable[[edge.AnyAgentEvent], None],
         answer: Callable[[wire.StreamReply], None],
         log: Callable[[str], None],
     ) -> None:
         """Prepares the line to an attempt's supervisor. `answer`: takes what it answers about streams."""
         self._key = key
         self._answer = answer
-        self._path = folder / ipc.CONTROL
+        self._path = folder / records.CONTROL
         self._post = post
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
@@ -258,7 +257,7 @@ class Line:
         wait_s = _RETRY_S_MIN
         while not self._closed:
             try:
-                reader, writer = await ipc.connect(self._path)
+                reader, writer = await channel.connect(self._path)
             except OSError:  # Not there yet, or not any more.
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_S_MAX)
@@ -270,10 +269,10 @@ class Line:
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         job_id, attempt = self._key
         self._writer = writer
-        self._post(core.Connected(job_id=job_id, attempt=attempt))
+        self._post(edge.Connected(job_id=job_id, attempt=attempt))
         try:
-            while (frame := await ipc.read_frame(reader)) is not None:
-                self._take(wire.decode(frame, ipc.FromSupervisor))
+            while (frame := await channel.read_frame(reader)) is not None:
+                self._take(wire.decode(frame, channel.FromSupervisor))
         except wire.BadMessage as error:
             self._log(f"job {job_id} attempt {attempt}: bad message from its supervisor: {error}")
         finally:
@@ -284,18 +283,20 @@ class Line:
                     wire.StreamReply(request=request, told=wire.StreamTold(state="away", why=NOT_CONNECTED))
                 )
             self._asked.clear()
-            self._post(core.Disconnected(job_id=job_id, attempt=attempt))
+            self._post(edge.Disconnected(job_id=job_id, attempt=attempt))
 
-    def _take(self, message: ipc.FromSupervisor) -> None:
+    def _take(self, message: channel.FromSupervisor) -> None:
         match message:
-            case ipc.StatusNow(status=status) if (status.job_id, status.attempt) == self._key:
-                self._post(core.StatusCame(status=status))
-            case ipc.EndedNow():
-                result = ipc.read_or_put_aside(self._path.with_name(ipc.RESULT), ipc.Result, self._log)
+            case channel.StatusNow(status=status) if (status.job_id, status.attempt) == self._key:
+                self._post(edge.StatusCame(status=status))
+            case channel.EndedNow():
+                result = files.read_or_put_aside(
+                    self._path.with_name(records.RESULT), records.Result, self._log
+                )
                 if result is not None:
-                    self._post(core.EndCame(result=result))
-            case ipc.GangOut(to_host=to_host, payload=payload):
-                said = core.GangMessageCame(
+                    self._post(edge.EndCame(result=result))
+            case channel.GangOut(to_host=to_host, payload=payload):
+                said = edge.GangMessageCame(
                     job_id=self._key[0], attempt=self._key[1], to_host=to_host, payload=payload
                 )
                 self._post(said)
@@ -305,7 +306,7 @@ class Line:
             case _:
                 self._log(f"{self._path}: a message about another attempt was dropped")
 
-    def tell(self, message: ipc.ToSupervisor) -> bool:
+    def tell(self, message: channel.ToSupervisor) -> bool:
         """Whether it is on its way: what is too large for a frame is dropped, and said."""
         writer = self._writer
         if writer is None:
@@ -314,7 +315,7 @@ class Line:
             writer.transport.abort()
             return False
         try:
-            ipc.write_message(writer, message)
+            channel.write_message(writer, message)
         except wire.BadMessage as error:
             self._log(f"job {self._key[0]}: {type(message).__name__} cannot be passed on: {error}")
             return False

@@ -17,8 +17,10 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey, DiskUse, ShareExceeded, share_of
-from cotenant.agent.ipc import LOGS, Order
+from cotenant.agent.daemon.core.disk_shares import DiskUse, share_of
+from cotenant.agent.daemon.core.edge import ShareExceeded
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.ipc.records import LOGS, Order
 
 LOOK_S: Final = 10.0
 MEASURE_S: Final = 60.0

@@ -19,12 +19,14 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cotenant.agent.containers import client_environment, client_of, runtime_for, users_rights, why_unsafe
-from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.ipc import ContainerRuntime, Order
+from cotenant.agent.containers.command_lines import client_of
+from cotenant.agent.containers.processes import client_environment, users_rights
+from cotenant.agent.containers.runtimes import runtime_for, why_unsafe
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.ipc.records import ContainerRuntime, Order
+from cotenant.checkpoint.talk.protocol import ENV_KEY
 from cotenant.controller.domain import Container, JobId, Mount, texts
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import ENV_KEY
 
 LINE_CHARS_MAX: Final = 120
 OUTPUT_BYTES_MAX: Final = 64 * 1024

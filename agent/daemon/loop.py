@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from cotenant.agent.daemon import core
+from cotenant.agent.daemon.core import edge
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.controller.wire import CommandAck, FromAgent, Report
 
 UNWRITTEN_MAX: Final = 100_000
@@ -32,7 +34,7 @@ class AgentEdges(Protocol):
     def wake_at(self, at_s: float) -> None:
         """Lets `AgentTicked` happen at this time and no other."""
 
-    def write(self, notes: Sequence[core.AnyNote]) -> None:
+    def write(self, notes: Sequence[AnyNote]) -> None:
         """Brings notes to the disk.
 
         Raises:
@@ -42,13 +44,13 @@ class AgentEdges(Protocol):
     def write_later(self) -> None:
         """Calls `write_again` in a moment."""
 
-    def do(self, effect: core.AnyAgentEffect) -> None:
+    def do(self, effect: edge.AnyAgentEffect) -> None:
         """Carries out an effect that is neither a note nor a message to the controller."""
 
     def send(self, message: FromAgent) -> None:
         """Sends a message to the controller, if there is a connection."""
 
-    def note_handled(self, event: core.AnyAgentEvent) -> None:
+    def note_handled(self, event: edge.AnyAgentEvent) -> None:
         """An event has been handled, with all its effects."""
 
     def halt(self, why: str) -> None:
@@ -58,21 +60,21 @@ class AgentEdges(Protocol):
 class AgentLoop:
     """The loop of one agent, between its state machine and its edges."""
 
-    def __init__(self, state: core.AgentState, edges: AgentEdges, *, notes: str) -> None:
+    def __init__(self, state: AgentState, edges: AgentEdges, *, notes: str) -> None:
         """Creates a loop that has handled nothing yet. `notes`: where the notes are, for people."""
         self._state, self._edges, self._notes = state, edges, notes
-        self._events: deque[core.AnyAgentEvent] = deque()
+        self._events: deque[edge.AnyAgentEvent] = deque()
         self._is_busy = False
         self.is_over = False
         """Its process is gone: nothing is done any more, whatever is under way."""
         self._is_halting = False
         """No more events are handled."""
-        self.unwritten: list[core.AnyNote] = []
+        self.unwritten: list[AnyNote] = []
         """Notes that the disk has refused so far, the oldest first."""
-        self._postponed: list[core.AnyAgentEffect] = []
+        self._postponed: list[edge.AnyAgentEffect] = []
         """What must not happen before `unwritten` is on disk."""
 
-    def take(self, event: core.AnyAgentEvent) -> None:
+    def take(self, event: edge.AnyAgentEvent) -> None:
         """Handles an event now, or right after the one that is being handled.
 
         Raises:
@@ -90,35 +92,35 @@ class AgentLoop:
         if not (self.is_over or self._is_halting):
             self._edges.wake_at(self._state.next_alarm_s)
 
-    def _handle(self, happened: core.AnyAgentEvent) -> None:
+    def _handle(self, happened: edge.AnyAgentEvent) -> None:
         try:
             self._perform(self._state.handle(happened, self._edges.now_s()))
             self._edges.note_handled(happened)
         except Exception as error:
             raise BadState(f"{type(happened).__name__} could not be handled: {error!r:.300}") from error
 
-    def _perform(self, effects: Sequence[core.AnyAgentEffect]) -> None:
+    def _perform(self, effects: Sequence[edge.AnyAgentEffect]) -> None:
         """Notes first; messages last, so that one flush serves all notes of the list."""
-        self._write([effect.note for effect in effects if isinstance(effect, core.Keep)])
+        self._write([effect.note for effect in effects if isinstance(effect, edge.Keep)])
         for effect in effects:
-            if not isinstance(effect, core.Keep | core.Send) and not self.is_over:
+            if not isinstance(effect, edge.Keep | edge.Send) and not self.is_over:
                 self._do(effect)
         for effect in effects:
-            if isinstance(effect, core.Send) and not self.is_over and not self._must_wait(effect.message):
+            if isinstance(effect, edge.Send) and not self.is_over and not self._must_wait(effect.message):
                 self._edges.send(effect.message)
 
     def _must_wait(self, message: FromAgent) -> bool:
         """Whether a message would confirm what is not on disk."""
         return bool(self.unwritten) and isinstance(message, Report | CommandAck)
 
-    def _do(self, effect: core.AnyAgentEffect) -> None:
+    def _do(self, effect: edge.AnyAgentEffect) -> None:
         match effect:
-            case core.StartSupervisor(order=order) if self.unwritten:
+            case edge.StartSupervisor(order=order) if self.unwritten:
                 why = f"the disk of {order.host_id} takes no more notes of its agent"
-                self.take(core.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why))
-            case core.RemoveAttempt() | core.RemoveCheckpoints() if self.unwritten:
+                self.take(edge.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why))
+            case edge.RemoveAttempt() | edge.RemoveCheckpoints() if self.unwritten:
                 self._postponed.append(effect)
-            case core.Halt(why=why):
+            case edge.Halt(why=why):
                 self._halt(why)
             case _:
                 self._edges.do(effect)
@@ -133,7 +135,7 @@ class AgentLoop:
 
     # --- The disk ----------------------------------------------------------------------------------
 
-    def _write(self, notes: list[core.AnyNote]) -> None:
+    def _write(self, notes: list[AnyNote]) -> None:
         """Brings notes to the disk; those that it refuses wait."""
         if notes and self.unwritten:
             self.unwritten += notes
@@ -161,4 +163,4 @@ class AgentLoop:
             self._do(effect)
 
     def _say(self, text: str) -> None:
-        self._edges.do(core.Say(text=text))
+        self._edges.do(edge.Say(text=text))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
-from cotenant.agent.daemon.core import AgentState
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.controller.domain import Device, DeviceId, DeviceReading, DeviceState, HostId
 from cotenant.controller.system.metrics import AGENT, RATES, SHARES, Sheet
 

@@ -13,34 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cotenant.agent.daemon import core
+from cotenant.agent.daemon import connections, disk_use, images, loop, supervisors, tasks, trees, warm_starts
 from cotenant.agent.daemon.agent_log import log, log_error, shorten_error
-from cotenant.agent.daemon.connections import ControllerLink
-from cotenant.agent.daemon.disk_use import DiskShares
-from cotenant.agent.daemon.images import Images, NoImage
-from cotenant.agent.daemon.loop import AgentLoop
+from cotenant.agent.daemon.assembly import AgentParts
+from cotenant.agent.daemon.core import edge, remembered
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
-from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.daemon.supervisors import Supervisors, locked_by
-from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks, contain_failure
-from cotenant.agent.daemon.trees import NoTree, TreeFetcher
-from cotenant.agent.daemon.warm_starts import WarmStarts
-from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offer_devices
+from cotenant.agent.gpus.gpu_watch import offer_devices
+from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
-from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.trees import TREES
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc import ContainerRuntime, Order, Result, Status
-from cotenant.agent.warm.pool import Pool
+from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.controller.domain import DeviceId, DeviceReading, ExitVerdict
 from cotenant.controller.system.endpoint import BadEndpoint
-from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
 from cotenant.controller.wire import AskStream, FromAgent, SnapshotPart, ToAgent
 
 if TYPE_CHECKING:
-    from cotenant.controller.system.metrics import Endpoint
+    pass
 
 DISK_RETRY_S: Final = 1.0
 ALARM_WAIT_S_MAX: Final = 3600.0
@@ -48,64 +41,53 @@ OFFER_PERIOD_S: Final = 10.0
 """How often a device that another agent holds is asked for again."""
 WARM: Final = "warm"
 """Beside the attempts: the sockets of fork servers."""
-TREES_BYTES_MAX: Final = 4096 * 1024 * 1024
 
 
 class Runtime:
-    def __init__(
-        self,
-        state: core.AgentState,
-        spool: Spool,
-        locks: DeviceLocks,
-        *,
-        attempts: Path,
-        endpoint: str,
-        key: KeyFile | None,
-        on_welcome: Callable[[], None],
-        watch: GpuWatch | None = None,
-        mps: Mps | None = None,
-        warm: Pool | None = None,
-        first_word_s: float = 2.0,
-        metrics: Endpoint | None = None,
-        trees_bytes_max: int = TREES_BYTES_MAX,
-        user_share_mib: int = 0,
-        runtimes: tuple[ContainerRuntime, ...] = (),
-    ) -> None:
-        self._state, self._watch = state, watch
-        self._spool, self._locks, self._metrics = spool, locks, metrics
+    def __init__(self, state: AgentState, parts: AgentParts, *, on_welcome: Callable[[], None]) -> None:
+        """`state`: made of the parts' configuration and memory."""
+        self._state, self._watch = state, parts.watch
+        self._spool, self._locks, self._metrics = parts.spool, parts.locks, parts.metrics
         self._on_welcome: Callable[[], None] | None = on_welcome
-        self._attempts = Supervisors(
-            attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
+        self._attempts = supervisors.Supervisors(
+            parts.attempts, post=self.post, log=log, lock_devices=self._lock_devices, answer=self.send
         )
         name = f"{state.config.report.host_id}/{state.config.session[:12]}"
         changed = None if state.registration.route.is_only else self.post
-        self._link = ControllerLink(endpoint, name, key, post=self._heard, log=log, changed=changed)
+        self._link = connections.ControllerLink(
+            parts.endpoint, name, parts.key, post=self._heard, log=log, changed=changed
+        )
         self._mps = (
             None
-            if mps is None
-            else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
+            if parts.mps is None
+            else MpsEdge(parts.mps, state, folder=self._attempts.folder, post=self.post, log=log)
         )
-        self._warm = WarmStarts(
-            warm,
-            first_word_s=first_word_s,
-            folder=attempts.with_name(WARM),
+        self._warm = warm_starts.WarmStarts(
+            parts.warm,
+            first_word_s=parts.first_word_s,
+            folder=parts.attempts.with_name(WARM),
             attempts=self._attempts.folder,
             spare=self._attempts.spare,
             log=log,
         )
-        self._trees = TreeFetcher(
-            attempts.with_name(TREES), trees_bytes_max, send=self._link.send, lease_left_s=self._lease_left_s
+        self._trees = trees.TreeFetcher(
+            parts.attempts.with_name(TREES),
+            parts.trees_bytes_max,
+            send=self._link.send,
+            lease_left_s=self._lease_left_s,
         )
-        self._shares = DiskShares(attempts, self._trees.copy_of("x").parent, user_share_mib, log)
-        self._images = Images(runtimes, lease_left_s=self._lease_left_s)
-        self._release = GpuRelease(
-            self.post, watch, self._mps.wait_for_look if self._mps is not None else None
+        self._shares = disk_use.DiskShares(
+            parts.attempts, self._trees.copy_of("x").parent, parts.user_share_mib, log
         )
-        self._logs = LogReader(self._attempts.folder, self._link.send)
-        self.loop = AgentLoop(state, self, notes=str(spool.path))
+        self._images = images.Images(parts.runtimes, lease_left_s=self._lease_left_s)
+        self._release = tasks.GpuRelease(
+            self.post, parts.watch, self._mps.wait_for_look if self._mps is not None else None
+        )
+        self._logs = tasks.LogReader(self._attempts.folder, self._link.send)
+        self.loop = loop.AgentLoop(state, self, notes=str(parts.spool.path))
         self._alarm: asyncio.TimerHandle | None = None
-        self._removals = Tasks("removing checkpoints")
-        self._tasks = Tasks("working beside the mail")
+        self._removals = tasks.Tasks("removing checkpoints")
+        self._tasks = tasks.Tasks("working beside the mail")
         """What goes on beside the loop until the end."""
         self._readings: dict[DeviceId, AgentReading] = {}
         """The newest of each device, for Prometheus."""
@@ -122,7 +104,7 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         self._link.open()
         self._trees.remove_left_over()
-        self.post(core.Booted(found=self._attempts.scan()))
+        self.post(edge.Booted(found=self._attempts.scan()))
         if self._watch is not None:
             self._watch.start(
                 post=self._take,
@@ -178,31 +160,31 @@ class Runtime:
         )
         await indicators.run()
 
-    def _copies_in_use(self) -> dict[core.AttemptKey, str]:
+    def _copies_in_use(self) -> dict[remembered.AttemptKey, str]:
         """The names of the copies that attempts run in, where they have one."""
         folders = {each.key: self._state.checkpoint_folder(each.job) for each in self._state.running}
         return {key: self._trees.copy_of(folder).name for key, folder in folders.items()}
 
     def _memory_seen_mib(self) -> dict[DeviceId, float]:
         on_gpus = self._watch.memory_used_mib() if self._watch is not None else {}
-        return self._state.memory_seen_mib() | on_gpus
+        return self._state.tenants.memory_seen_mib() | on_gpus
 
     def _indicators_read(self, readings: tuple[DeviceReading, ...]) -> None:
         at_s = now_s()
         offered_now = {device.device_id for device in self._state.config.report.devices}
         self._readings = {each: read for each, read in self._readings.items() if each in offered_now}
         self._readings |= {reading.device_id: AgentReading(reading, at_s) for reading in readings}
-        self.post(core.IndicatorsRead(readings=readings))
+        self.post(edge.IndicatorsRead(readings=readings))
 
     def _sheet(self) -> Sheet:
         """Returns the metrics sheet for one scrape."""
-        edge = Edge(
+        at_edge = Edge(
             notes_waiting=len(self.loop.unwritten),
             faults=self._faults,
             held=self._watch.held if self._watch is not None else frozenset(),
             mps=self._mps.wrong if self._mps is not None else {},
         )
-        return sheet_of(self._state, self._readings, now_s(), edge)
+        return sheet_of(self._state, self._readings, now_s(), at_edge)
 
     def leave(self) -> None:
         """End soon and in order; jobs live on."""
@@ -222,14 +204,14 @@ class Runtime:
 
     # --- Events ------------------------------------------------------------------------------------
 
-    def post(self, event: core.AnyAgentEvent) -> None:
+    def post(self, event: edge.AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
-        if isinstance(event, core.GpuFault) and self._watch is not None:
+        if isinstance(event, edge.GpuFault) and self._watch is not None:
             self._watch.note_fault(event)
         self._take(event)
 
-    def _take(self, event: core.AnyAgentEvent) -> None:
-        if isinstance(event, core.GpuFault):
+    def _take(self, event: edge.AnyAgentEvent) -> None:
+        if isinstance(event, edge.GpuFault):
             self._faults.update(event.uuids)
         self.loop.take(event)
         if self._on_welcome is not None and self._state.registration.welcomed:
@@ -242,10 +224,10 @@ class Runtime:
         elif isinstance(message, AskStream):
             self._attempts.ask(message)
         else:
-            self.post(core.ControllerMessageCame(message=message))
+            self.post(edge.ControllerMessageCame(message=message))
 
     def _tick(self) -> None:
-        self.post(core.AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
+        self.post(edge.AgentTicked(fork_servers=self._warm.use, pulls=self._images.progress))
 
     # --- What the loop asks for (`AgentEdges`) --------------------------------------------------------
 
@@ -260,7 +242,7 @@ class Runtime:
         wait_s = min(max(0.0, at_s - now_s()), ALARM_WAIT_S_MAX)
         self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
-    def write(self, notes: Sequence[core.AnyNote]) -> None:
+    def write(self, notes: Sequence[AnyNote]) -> None:
         """Flushes notes to the spool.
 
         Raises:
@@ -269,7 +251,7 @@ class Runtime:
         self._spool.append(notes)
         if self._spool.is_bloated:
             try:
-                self._spool.compact(self._state.memory.notes())
+                self._spool.compact(self._state.memory.as_notes())
             except OSError as error:  # The old file still counts; the next note tries again.
                 log(f"cannot compact {self._spool.path}: {error.strerror}")
 
@@ -281,7 +263,7 @@ class Runtime:
         """Sends a message to the controller, if there is a connection."""
         self._link.send(message)
 
-    def note_handled(self, event: core.AnyAgentEvent) -> None:
+    def note_handled(self, event: edge.AnyAgentEvent) -> None:
         """Looks what an event means for warm starts, and for attempts that wait for what they run."""
         self._warm.look(event)
         self._stop_preparing()
@@ -291,32 +273,32 @@ class Runtime:
         self.why_halted = why
         self.leave()
 
-    def do(self, effect: core.AnyAgentEffect) -> None:
+    def do(self, effect: edge.AnyAgentEffect) -> None:
         """Carries out an effect at the edge that it concerns."""
         match effect:
-            case core.StartSupervisor(order=order):
+            case edge.StartSupervisor(order=order):
                 self._start(order)
-            case core.Tell(job_id=job_id, attempt=attempt, message=message):
+            case edge.Tell(job_id=job_id, attempt=attempt, message=message):
                 self._attempts.tell(job_id, attempt, message)
-            case core.Adopt(job_id=job_id, attempt=attempt):
+            case edge.Adopt(job_id=job_id, attempt=attempt):
                 self._attempts.adopt(job_id, attempt)
-            case core.EndLeftovers(result=result):
+            case edge.EndLeftovers(result=result):
                 self._attempts.clean(result)
-            case core.AwaitMemory():
+            case edge.AwaitMemory():
                 self._release.wait(effect)
-            case core.RemoveAttempt(job_id=job_id, attempt=attempt):
+            case edge.RemoveAttempt(job_id=job_id, attempt=attempt):
                 self._remove(self._attempts.folder(job_id, attempt), self._attempts.base)
-            case core.RemoveCheckpoints(folder=folder):
+            case edge.RemoveCheckpoints(folder=folder):
                 self._remove(Path(folder), Path(self._state.config.checkpoint_root))
                 self._remove(self._trees.copy_of(folder), self._trees.folder)
-            case core.AnswerLog(read=read):
+            case edge.AnswerLog(read=read):
                 self._logs.answer(read)
-            case core.Trust():
+            case edge.Trust():
                 if self._watch is not None:
                     self._watch.trust()
-            case core.Say(text=text):
+            case edge.Say(text=text):
                 log(text)
-            case core.Reconnect(endpoint=endpoint):
+            case edge.Reconnect(endpoint=endpoint):
                 self._reconnect(endpoint)
 
     def _start(self, order: Order) -> None:
@@ -327,7 +309,7 @@ class Runtime:
             self._tasks.keep(self._start_prepared(order), partial(self._attempts.give_up, _key(order)))
 
     def _start_now(self, order: Order) -> None:
-        with contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
+        with tasks.contain_failure("starting its supervisor", partial(self._attempts.give_up, _key(order))):
             order = order if self._mps is None else self._mps.number(order)
             self._attempts.start(self._warm.offer_server(self._shares.bound_logs(order)))
 
@@ -338,15 +320,15 @@ class Runtime:
         """Starts an attempt once its tree and its image are here and MPS serves it. The attempt may have been
         ended meanwhile."""
         if why := self._shares.refuse_copy(order, self._trees.copy_of(order.checkpoint_root).name):
-            self.post(core.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
+            self.post(edge.StartFailed(job_id=order.job_id, attempt=order.attempt, why=why, of_host=False))
             return
         try:
             if order.launch.snapshot is not None:
                 order = await self._trees.prepare(order, order.launch.snapshot)
             if order.launch.container is not None:
                 order = await self._images.prepare(order, order.launch.container)
-        except (NoTree, NoImage) as error:
-            failed = core.StartFailed(
+        except (trees.NoTree, images.NoImage) as error:
+            failed = edge.StartFailed(
                 job_id=order.job_id,
                 attempt=order.attempt,
                 why=str(error),
@@ -368,7 +350,7 @@ class Runtime:
                 why = "stopped before what it runs was here"
                 verdict = ExitVerdict(outcome="never-started", detail=why, ours=why)
                 self.post(
-                    core.EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
+                    edge.EndCame(result=Result(status=Status(job_id=key[0], attempt=key[1]), verdict=verdict))
                 )
 
     def _remove(self, folder: Path, trusted: Path) -> None:
@@ -394,7 +376,7 @@ class Runtime:
     def _lock_devices(self, order: Order) -> list[int]:
         """Descriptors for the supervisor, which keep its devices from other agents when we are gone."""
         return self._locks.descriptors_for_supervisor(
-            sorted(locked_by(order, self._state.config.report.devices))
+            sorted(supervisors.locked_by(order, self._state.config.report.devices))
         )
 
     async def _look_for_devices(self) -> None:
@@ -410,8 +392,8 @@ class Runtime:
             before, self._locks, self._watch.conditions() if self._watch is not None else None
         )
         if after != before:
-            self.post(core.DevicesChanged(devices=after))
+            self.post(edge.DevicesChanged(devices=after))
 
 
-def _key(order: Order) -> core.AttemptKey:
+def _key(order: Order) -> remembered.AttemptKey:
     return order.job_id, order.attempt

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.daemon.core import AnyNote
-from cotenant.agent.ipc import put_aside
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.ipc.files import put_aside
 from cotenant.controller.system.files import sync_folder, write_whole
 from cotenant.controller.wire import BadMessage, pack, unpack
 

@@ -22,17 +22,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent import ipc
-from cotenant.agent.daemon import core
-from cotenant.agent.daemon.connections import NOT_CONNECTED, Line
-from cotenant.agent.daemon.tasks import Tasks
+from cotenant.agent.daemon import connections, tasks, warm_starts
+from cotenant.agent.daemon.core import edge, remembered
 from cotenant.agent.daemon.warm_starts import SUPERVISOR as PROGRAM
-from cotenant.agent.daemon.warm_starts import SpareSupervisor
-from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
+from cotenant.agent.host import checkpoint_root, facts, process_identity
 from cotenant.agent.host.devices import lock_names
-from cotenant.agent.host.facts import OPEN_ONE, closed_folder
-from cotenant.agent.host.process_identity import boot_id, open_pidfd
-from cotenant.agent.supervisor.processes import end_leftovers
+from cotenant.agent.ipc import channel, files, records
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, Launch, StartAttempt
 from cotenant.controller.system.locks import is_free, open_locked
 from cotenant.controller.wire import AskStream, StreamReply, StreamTold
@@ -45,9 +41,9 @@ _EXIT_WAIT_S: Final = 10.0
 _LOG_TAIL_BYTES: Final = 4096
 
 T = TypeVar("T")
-Post = Callable[[core.AnyAgentEvent], None]
+Post = Callable[[edge.AnyAgentEvent], None]
 Log = Callable[[str], None]
-LockDevices = Callable[[ipc.Order], list[int]]
+LockDevices = Callable[[records.Order], list[int]]
 """Descriptors that keep the order's devices locked for as long as the supervisor lives."""
 
 
@@ -65,46 +61,46 @@ class Supervisors:
     ) -> None:
         """Knows of none yet. `answer`: takes what supervisors answer about streams."""
         self.base = base
-        self.spare = SpareSupervisor()
+        self.spare = warm_starts.SpareSupervisor()
         self._post, self._answer = post, answer
         self._log = log
         self._lock_devices = lock_devices
-        self._lines: dict[core.AttemptKey, Line] = {}
-        self._tasks = Tasks("looking after an attempt")
+        self._lines: dict[remembered.AttemptKey, connections.Line] = {}
+        self._tasks = tasks.Tasks("looking after an attempt")
 
     def folder(self, job_id: str, attempt: int) -> Path:
-        return ipc.attempt_folder(self.base, job_id, attempt)
+        return records.attempt_folder(self.base, job_id, attempt)
 
     # --- What is here ------------------------------------------------------------------------------
 
-    def scan(self) -> tuple[core.FoundAttempt, ...]:
+    def scan(self) -> tuple[edge.FoundAttempt, ...]:
         """Returns what every attempt's folder holds. We put damaged records aside and go by the others.
         Without its order an attempt has the devices that our memory has for it, and its processes are those
         of the supervisor's session or of the lock's holder; without its result it counts as having left none;
         without its supervisor's identity it runs as long as its lock is held, and we do not talk to it."""
         self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
         names = sorted(entry.name for entry in self.base.iterdir() if entry.is_dir())
-        matches = (ipc.FOLDER_NAME.fullmatch(name) for name in names)
+        matches = (records.FOLDER_NAME.fullmatch(name) for name in names)
         return tuple(self._find(JobId(m["job"]), AttemptNo(int(m["attempt"]))) for m in matches if m)
 
-    def _find(self, job_id: JobId, attempt: AttemptNo) -> core.FoundAttempt:
+    def _find(self, job_id: JobId, attempt: AttemptNo) -> edge.FoundAttempt:
         folder = self.folder(job_id, attempt)
-        identity = self._read(folder / ipc.SUPERVISOR, ipc.ProcessIdentity)
-        return core.FoundAttempt(
+        identity = self._read(folder / records.SUPERVISOR, records.ProcessIdentity)
+        return edge.FoundAttempt(
             job_id=job_id,
             attempt=attempt,
             alive=not is_free(folder / ALIVE_LOCK),
-            rebooted=identity is not None and identity.boot_id != boot_id(),
-            order=self._read(folder / ipc.ORDER, ipc.Order),
-            result=self._read(folder / ipc.RESULT, ipc.Result),
+            rebooted=identity is not None and identity.boot_id != process_identity.boot_id(),
+            order=self._read(folder / records.ORDER, records.Order),
+            result=self._read(folder / records.RESULT, records.Result),
         )
 
     def _read(self, path: Path, kind: type[T]) -> T | None:
-        return ipc.read_or_put_aside(path, kind, self._log)
+        return files.read_or_put_aside(path, kind, self._log)
 
     # --- Starting and adopting ---------------------------------------------------------------------
 
-    def start(self, order: ipc.Order) -> None:
+    def start(self, order: records.Order) -> None:
         """Start a supervisor and watch it, or answer `StartFailed`."""
         workdir = order.launch.workdir
         # Another user's is looked at with his rights alone, by his own processes: see `ranks.py`.
@@ -112,9 +108,9 @@ class Supervisors:
             why = f"the working directory {workdir} does not exist on {order.host_id}"
             self._fail(order, why, workdir_missing=True)
             return
-        closed = closed_folder(self.base) if order.launch.uid != 0 else None
+        closed = facts.closed_folder(self.base) if order.launch.uid != 0 else None
         if closed is not None:
-            self._fail(order, f"{closed} on {order.host_id} is closed to other users: {OPEN_ONE}")
+            self._fail(order, f"{closed} on {order.host_id} is closed to other users: {facts.OPEN_ONE}")
             return
         folder = self.folder(order.job_id, order.attempt)
         try:
@@ -128,27 +124,29 @@ class Supervisors:
         # Our own child: its pid is its own until we have waited for it.
         self._watch((order.job_id, order.attempt), os.pidfd_open(process.pid), process)
 
-    def _fail(self, order: ipc.Order, why: str, *, workdir_missing: bool = False) -> None:
-        failed = core.StartFailed(
+    def _fail(self, order: records.Order, why: str, *, workdir_missing: bool = False) -> None:
+        failed = edge.StartFailed(
             job_id=order.job_id, attempt=order.attempt, why=why, workdir_missing=workdir_missing
         )
         self._post(failed)
 
-    def _make_folders(self, folder: Path, order: ipc.Order) -> None:
+    def _make_folders(self, folder: Path, order: records.Order) -> None:
         folder.mkdir(mode=0o711, parents=True)
         try:
-            make_checkpoint_folder(Path(order.checkpoint_root), order.launch.uid, order.launch.gid)
+            checkpoint_root.make_checkpoint_folder(
+                Path(order.checkpoint_root), order.launch.uid, order.launch.gid
+            )
         except OSError as error:  # The job can still run; its saves will say the same.
             self._log(f"job {order.job_id}: no checkpoints in {order.checkpoint_root}: {error.strerror}")
         # Not flushed: it is of use only to a supervisor, and none outlives the machine.
-        ipc.write_record(folder / ipc.ORDER, ipc.strip_secrets(order), durable=False)
+        files.write_record(folder / records.ORDER, files.strip_secrets(order), durable=False)
 
-    def _spawn(self, folder: Path, order: ipc.Order) -> subprocess.Popen[bytes]:
+    def _spawn(self, folder: Path, order: records.Order) -> subprocess.Popen[bytes]:
         locks = [open_locked(folder / ALIVE_LOCK)]
         held = locks
         try:
             locks += self._lock_devices(order)
-            held = [*locks, secrets := ipc.kept_in_memory(order.secrets)]
+            held = [*locks, secrets := files.kept_in_memory(order.secrets)]
             log = os.open(
                 folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
             )
@@ -172,30 +170,30 @@ class Supervisors:
         key = job_id, attempt
         self._tasks.keep(self._adopt(key), partial(self.give_up, key))
 
-    def give_up(self, key: core.AttemptKey, why: str) -> None:
+    def give_up(self, key: remembered.AttemptKey, why: str) -> None:
         """Lets an attempt fail that we cannot look after: what there is of it is ended first."""
-        self._post(core.SupervisorGone(job_id=key[0], attempt=key[1], why=why))
+        self._post(edge.SupervisorGone(job_id=key[0], attempt=key[1], why=why))
 
-    async def _adopt(self, key: core.AttemptKey) -> None:
+    async def _adopt(self, key: remembered.AttemptKey) -> None:
         folder = self.folder(*key)
-        while (identity := self._read(folder / ipc.SUPERVISOR, ipc.ProcessIdentity)) is None:
+        while (identity := self._read(folder / records.SUPERVISOR, records.ProcessIdentity)) is None:
             if is_free(folder / ALIVE_LOCK):
                 break
             await asyncio.sleep(_COMING_PERIOD_S)  # It holds its lock and is about to say who it is.
-        pidfd = open_pidfd(identity) if identity is not None else None
+        pidfd = process_identity.open_pidfd(identity) if identity is not None else None
         if pidfd is None:
             self._note_exit(key, None)
         else:
             self._watch(key, pidfd, None)
 
-    def _watch(self, key: core.AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
-        line = Line(key, self.folder(*key), post=self._post, answer=self._answer, log=self._log)
+    def _watch(self, key: remembered.AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None) -> None:
+        line = connections.Line(key, self.folder(*key), post=self._post, answer=self._answer, log=self._log)
         self._lines[key] = line
         self._tasks.keep(line.run(), partial(self.give_up, key))
         self._tasks.keep(self._wait_for_exit(key, pidfd, process), partial(self.give_up, key))
 
     async def _wait_for_exit(
-        self, key: core.AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None
+        self, key: remembered.AttemptKey, pidfd: int, process: subprocess.Popen[bytes] | None
     ) -> None:
         try:
             await _readable(pidfd)
@@ -206,18 +204,18 @@ class Supervisors:
             line.close()
         self._note_exit(key, code)
 
-    def _note_exit(self, key: core.AttemptKey, code: int | None) -> None:
+    def _note_exit(self, key: remembered.AttemptKey, code: int | None) -> None:
         folder = self.folder(*key)
-        result = self._read(folder / ipc.RESULT, ipc.Result)
+        result = self._read(folder / records.RESULT, records.Result)
         if result is not None:
-            self._post(core.EndCame(result=result))
-        elif code == ipc.CANNOT_BEGIN:
+            self._post(edge.EndCame(result=result))
+        elif code == records.CANNOT_BEGIN:
             why = f"its supervisor cannot begin in {folder}{_last_words(folder)}"
-            self._post(core.StartFailed(job_id=key[0], attempt=key[1], why=why))
+            self._post(edge.StartFailed(job_id=key[0], attempt=key[1], why=why))
         else:
-            self._post(core.SupervisorGone(job_id=key[0], attempt=key[1], why=_death(code, folder)))
+            self._post(edge.SupervisorGone(job_id=key[0], attempt=key[1], why=_death(code, folder)))
 
-    def tell(self, job_id: JobId, attempt: AttemptNo, message: ipc.ToSupervisor) -> None:
+    def tell(self, job_id: JobId, attempt: AttemptNo, message: channel.ToSupervisor) -> None:
         if line := self._lines.get((job_id, attempt)):
             line.tell(message)
 
@@ -227,13 +225,13 @@ class Supervisors:
         line = self._lines.get(key)
         if line is not None and line.ask(asked):
             return
-        is_over = line is None and (self.folder(*key) / ipc.RESULT).exists()
-        told = StreamTold(state="ended" if is_over else "away", why=NOT_CONNECTED)
+        is_over = line is None and (self.folder(*key) / records.RESULT).exists()
+        told = StreamTold(state="ended" if is_over else "away", why=connections.NOT_CONNECTED)
         self._answer(StreamReply(request=asked.request, told=told))
 
     # --- Ending and removing -----------------------------------------------------------------------
 
-    def clean(self, result: ipc.Result) -> None:
+    def clean(self, result: records.Result) -> None:
         """End what is left of an attempt, see that it has a result, and say so."""
 
         def again(_: str) -> None:  # Its devices are held until it is done.
@@ -241,7 +239,7 @@ class Supervisors:
 
         self._tasks.keep(self._clean(result), again)
 
-    async def _clean(self, result: ipc.Result) -> None:
+    async def _clean(self, result: records.Result) -> None:
         key = (result.job_id, result.attempt)
         folder = self.folder(*key)
         wait_s = 1.0
@@ -256,21 +254,21 @@ class Supervisors:
             self._log(f"job {key[0]} attempt {key[1]}: {why}; trying again in {wait_s:.0f} s")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_S_MAX)
-        self._post(core.EndCame(result=self._read(folder / ipc.RESULT, ipc.Result) or result))
+        self._post(edge.EndCame(result=self._read(folder / records.RESULT, records.Result) or result))
 
-    def _end_all(self, folder: Path, result: ipc.Result) -> list[int]:
+    def _end_all(self, folder: Path, result: records.Result) -> list[int]:
         """Runs in a thread. Returns the processes that would not go."""
-        identity = self._read(folder / ipc.SUPERVISOR, ipc.ProcessIdentity)
+        identity = self._read(folder / records.SUPERVISOR, records.ProcessIdentity)
         if identity is not None:
             end_process(identity)
-        order = self._read(folder / ipc.ORDER, ipc.Order) or _empty_order(result, _user_of(folder))
+        order = self._read(folder / records.ORDER, records.Order) or _empty_order(result, _user_of(folder))
         left = end_leftovers(folder, order, identity)
         if not left and not is_free(folder / ALIVE_LOCK):
             raise OSError(errno.EBUSY, "its supervisor is still coming up", str(folder))
-        if not left and self._read(folder / ipc.RESULT, ipc.Result) is None:
+        if not left and self._read(folder / records.RESULT, records.Result) is None:
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-            unclean = (folder / ipc.UNCLEAN).exists()
-            ipc.write_record(folder / ipc.RESULT, msgspec.structs.replace(result, unclean=unclean))
+            unclean = (folder / records.UNCLEAN).exists()
+            files.write_record(folder / records.RESULT, msgspec.structs.replace(result, unclean=unclean))
         return left
 
     async def leave(self) -> None:
@@ -281,7 +279,7 @@ class Supervisors:
             line.close()
 
 
-def locked_by(order: ipc.Order, devices: Iterable[Device]) -> set[str]:
+def locked_by(order: records.Order, devices: Iterable[Device]) -> set[str]:
     """The names of the locks that an order's supervisor holds here. `devices`: of this host."""
     part = next(member for member in order.gang if member.host_id == order.host_id)
     return {name for each in devices if each.device_id in part.devices for name in lock_names(each)}
@@ -292,17 +290,17 @@ def left_behind(base: Path, devices: Sequence[Device]) -> dict[str, list[Path]]:
     that they run."""
     found: dict[str, list[Path]] = {}
     for order in stored_orders(base):
-        alive = ipc.attempt_folder(base, order.job_id, order.attempt) / ALIVE_LOCK
+        alive = records.attempt_folder(base, order.job_id, order.attempt) / ALIVE_LOCK
         for name in () if is_free(alive) else locked_by(order, devices):
             found.setdefault(name, []).append(alive)
     return found
 
 
-def stored_orders(base: Path) -> Iterator[ipc.Order]:
+def stored_orders(base: Path) -> Iterator[records.Order]:
     """The orders of all attempts whose folders are there."""
-    for path in base.glob(f"*/{ipc.ORDER}"):
-        with suppress(ipc.BadRecord, OSError):
-            order = ipc.read_record(path, ipc.Order)
+    for path in base.glob(f"*/{records.ORDER}"):
+        with suppress(files.BadRecord, OSError):
+            order = files.read_record(path, records.Order)
             if order is not None:
                 yield order
 
@@ -326,9 +324,9 @@ def _last_words(folder: Path) -> str:
     return f": {last[:200]}" if last else ""
 
 
-def end_process(identity: ipc.ProcessIdentity) -> None:
+def end_process(identity: records.ProcessIdentity) -> None:
     """SIGKILL exactly this process and wait for it; nothing if it is gone."""
-    pidfd = open_pidfd(identity)
+    pidfd = process_identity.open_pidfd(identity)
     if pidfd is None:
         return
     try:
@@ -354,12 +352,12 @@ async def _readable(descriptor: int) -> None:
 def _user_of(folder: Path) -> int:
     """Whose the attempt is, by the folder that was given to its user."""
     try:
-        return (folder / ipc.JOB).stat().st_uid
+        return (folder / records.JOB).stat().st_uid
     except OSError:  # It ended before its folder was given.
         return os.geteuid()
 
 
-def _empty_order(result: ipc.Result, uid: int) -> ipc.Order:
+def _empty_order(result: records.Result, uid: int) -> records.Order:
     """Stands for an order that cannot be read: enough to find processes by their session and socket."""
     unknown = StartAttempt(
         command_id=CommandId(0),
@@ -378,7 +376,7 @@ def _empty_order(result: ipc.Result, uid: int) -> ipc.Order:
         resume_step=0,
         checkpoint_every_s=0.0,
     )
-    return ipc.Order(
+    return records.Order(
         start=unknown,
         world_size=0,
         ranks=(),

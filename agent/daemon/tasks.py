@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.agent.daemon.agent_log import log_error, shorten_error
-from cotenant.agent.daemon.core import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.loop import BadState
-from cotenant.agent.gpus import GpuWatch
-from cotenant.agent.ipc import LOGS, RESULT
-from cotenant.agent.supervisor.processes import log_end, read_log
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.ipc.records import LOGS, RESULT
+from cotenant.agent.supervisor.processes.logs import log_end, read_log
 from cotenant.controller.wire import LogReply, ReadLog
 
 AGAIN_S: Final = 10.0

@@ -28,10 +28,10 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.host.trees import STAGING, BadTree, TreeAnswer, TreeWork, too_long
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import job_spec, texts
 from cotenant.controller.system.trees import TreeFiles, TreeKey, make_room
 from cotenant.controller.wire import BadMessage, FetchSnapshot, SnapshotPart, decode_json

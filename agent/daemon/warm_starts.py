@@ -24,27 +24,13 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
-from cotenant.agent.daemon.tasks import contain_failure
-from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
-from cotenant.agent.ipc import MODULES, Order, WarmOffer
-from cotenant.agent.supervisor.processes import account_of, environment_of
-from cotenant.agent.warm import refusals
-from cotenant.agent.warm.pool import (
-    ColdRunTold,
-    Pool,
-    PoolEvent,
-    PoolTicked,
-    ServerEnd,
-    ServerEnded,
-    ServerKind,
-    ServerReady,
-    ServerRefused,
-    ServerStart,
-    early,
-)
-from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
-from cotenant.controller.domain import ForkServers
+from cotenant.agent.daemon import tasks
+from cotenant.agent.daemon.core import edge
+from cotenant.agent.host import facts
+from cotenant.agent.ipc import records
+from cotenant.agent.supervisor.processes import environment, ranks
+from cotenant.agent.warm import pool, refusals, spawn
+from cotenant.controller import domain
 
 TICK_S: Final = 5.0
 CODE_CHARS_MAX: Final = 40
@@ -55,7 +41,7 @@ LEARNING_MAX: Final = 256
 class WarmStarts:
     def __init__(
         self,
-        pool: Pool | None,
+        warm: pool.Pool | None,
         *,
         first_word_s: float = 2.0,
         folder: Path,
@@ -63,29 +49,29 @@ class WarmStarts:
         spare: SpareSupervisor,
         log: Callable[[str], None],
     ) -> None:
-        """Prepares warm starts without starting any server. `pool` None: switched off. `folder`: for sockets,
+        """Prepares warm starts without starting any server. `warm` None: switched off. `folder`: for sockets,
         ours alone."""
-        self._pool = pool
+        self._pool = warm
         self._folder = folder
         self._first_word_s = first_word_s
         self._attempts = attempts
         self._spare = spare
         self._log = log
-        self._servers: dict[str, ForkServer] = {}
-        self._learning: dict[tuple[str, int], tuple[ServerKind, Path]] = {}
+        self._servers: dict[str, spawn.ForkServer] = {}
+        self._learning: dict[tuple[str, int], tuple[pool.ServerKind, Path]] = {}
         self._count = 0
 
     # --- Attempts ----------------------------------------------------------------------------------
 
-    def offer_server(self, order: Order) -> Order:
+    def offer_server(self, order: records.Order) -> records.Order:
         """The order, with the server that its ranks may be forked from, or with why there is none."""
         try:
             return msgspec.structs.replace(order, warm=self._offer(order))
         except refusals.WarmRefused as refused:
-            offer = WarmOffer(why=refused.code, detail=refused.detail)
+            offer = records.WarmOffer(why=refused.code, detail=refused.detail)
             return msgspec.structs.replace(order, warm=offer)
 
-    def _offer(self, order: Order) -> WarmOffer:
+    def _offer(self, order: records.Order) -> records.WarmOffer:
         if self._pool is None:
             raise refusals.WarmRefused("off")
         if order.launch.container is not None:
@@ -95,21 +81,21 @@ class WarmStarts:
         if order.mps and order.launch.mode == "host":
             raise refusals.WarmRefused("mps")
         kind = kind_of(order)
-        ready, offer = self._pool.offer(kind.key, now_s())
+        ready, offer = self._pool.offer(kind.key, facts.now_s())
         if ready:
             address = self._servers[kind.key].address
-            return WarmOffer(server=str(address), first_word_s=self._first_word_s)
+            return records.WarmOffer(server=str(address), first_word_s=self._first_word_s)
         if offer.learns and len(self._learning) < LEARNING_MAX:
             self._learning[order.job_id, order.attempt] = (kind, Path(order.jobside_path))
             return offer
         return msgspec.structs.replace(offer, learns=False)
 
-    def look(self, event: AnyAgentEvent) -> None:
+    def look(self, event: edge.AnyAgentEvent) -> None:
         """Whether a cold run has come so far that it has told what it imports."""
-        if isinstance(event, StatusCame) and event.status.first_step is not None:
+        if isinstance(event, edge.StatusCame) and event.status.first_step is not None:
             self._learn(event.status.job_id, event.status.attempt)
             self._keep_spare()
-        elif isinstance(event, EndCame):
+        elif isinstance(event, edge.EndCame):
             self._learn(event.result.job_id, event.result.attempt)
             self._learning.pop((event.result.job_id, event.result.attempt), None)
             self._keep_spare()
@@ -125,34 +111,34 @@ class WarmStarts:
             return
         kind, jobside = self._learning[job_id, attempt]
         try:
-            with open(self._attempts(job_id, attempt) / MODULES, "rb") as file:
-                names = module_names(file.read(MODULES_BYTES_MAX))
+            with open(self._attempts(job_id, attempt) / records.MODULES, "rb") as file:
+                names = spawn.module_names(file.read(spawn.MODULES_BYTES_MAX))
         except OSError:
             return
         del self._learning[job_id, attempt]
-        with contain_failure(f"learning what job {job_id} imports"):
-            self._handle(ColdRunTold(kind=kind, modules=names), jobside)
+        with tasks.contain_failure(f"learning what job {job_id} imports"):
+            self._handle(pool.ColdRunTold(kind=kind, modules=names), jobside)
 
     # --- Servers -----------------------------------------------------------------------------------
 
-    def _handle(self, event: PoolEvent, jobside: Path | None = None) -> None:
+    def _handle(self, event: pool.PoolEvent, jobside: Path | None = None) -> None:
         assert self._pool is not None
-        for effect in self._pool.handle(event, now_s()):
+        for effect in self._pool.handle(event, facts.now_s()):
             match effect:
-                case ServerStart(kind=kind, modules=modules):
+                case pool.ServerStart(kind=kind, modules=modules):
                     assert jobside is not None
                     self._start(kind, modules, jobside)
-                case ServerEnd(key=key, why=why):
+                case pool.ServerEnd(key=key, why=why):
                     self._log(f"fork server {key[:8]} ends: {why}")
                     self._close(key)
 
-    def _start(self, kind: ServerKind, modules: tuple[str, ...], jobside: Path) -> None:
+    def _start(self, kind: pool.ServerKind, modules: tuple[str, ...], jobside: Path) -> None:
         self._count += 1
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            server = ForkServer(kind, modules, jobside, self._folder / f"{self._count}.sock")
+            server = spawn.ForkServer(kind, modules, jobside, self._folder / f"{self._count}.sock")
         except (OSError, ValueError) as error:
-            self._handle(ServerRefused(key=kind.key, code="interpreter", detail=str(error)))
+            self._handle(pool.ServerRefused(key=kind.key, code="interpreter", detail=str(error)))
             return
         self._servers[kind.key] = server
         loop = asyncio.get_running_loop()
@@ -160,19 +146,19 @@ class WarmStarts:
         loop.add_reader(server.output, self._drain, server)
         self._log(f"fork server {kind.key[:8]} starts: pid {server.pid}, for uid {kind.uid}")
 
-    def _drain(self, server: ForkServer) -> None:
+    def _drain(self, server: spawn.ForkServer) -> None:
         if not server.drain():  # Else the end of its output would be news again and again.
             asyncio.get_running_loop().remove_reader(server.output)
 
     def _heard(self, key: str) -> None:
-        with contain_failure(f"listening to fork server {key[:8]}", lambda _: self._refuse(key)):
+        with tasks.contain_failure(f"listening to fork server {key[:8]}", lambda _: self._refuse(key)):
             self._hear(key)
 
     def _refuse(self, key: str) -> None:
         """It goes, and its jobs start cold: its words are its user's."""
         if key in self._servers:
             self._close(key)
-        self._handle(ServerRefused(key=key, code="gone"))
+        self._handle(pool.ServerRefused(key=key, code="gone"))
 
     def _hear(self, key: str) -> None:
         server = self._servers[key]
@@ -185,19 +171,19 @@ class WarmStarts:
             return  # It says so once.
         if word.m == "ready":
             self._log(f"fork server {key[:8]} is ready")
-            self._handle(ServerReady(key=key, memory_mib=private_mib(server.pid)))
+            self._handle(pool.ServerReady(key=key, memory_mib=facts.private_mib(server.pid)))
             self._keep_spare()
             return
         self._close(key)
         if word.m == "refused" and not was_ready:
             self._log(f"no fork server {key[:8]}: {refusals.sentence(word.code, word.detail)}")
             detail = word.detail[: refusals.DETAIL_CHARS_MAX]
-            self._handle(ServerRefused(key=key, code=word.code[:CODE_CHARS_MAX], detail=detail))
+            self._handle(pool.ServerRefused(key=key, code=word.code[:CODE_CHARS_MAX], detail=detail))
         elif was_ready:
-            self._handle(ServerEnded(key=key))
+            self._handle(pool.ServerEnded(key=key))
         else:
             self._log(f"fork server {key[:8]} ended before it was ready")
-            self._handle(ServerRefused(key=key, code="gone"))
+            self._handle(pool.ServerRefused(key=key, code="gone"))
 
     def _close(self, key: str) -> None:
         server = self._servers.pop(key)
@@ -207,11 +193,13 @@ class WarmStarts:
         server.close()
 
     @property
-    def use(self) -> ForkServers | None:
-        pool = self._pool
-        if pool is None:
+    def use(self) -> domain.ForkServers | None:
+        warm = self._pool
+        if warm is None:
             return None
-        return ForkServers(count=pool.ready_count, memory_mib=pool.used_mib, allowed_mib=pool.allowed_mib)
+        return domain.ForkServers(
+            count=warm.ready_count, memory_mib=warm.used_mib, allowed_mib=warm.allowed_mib
+        )
 
     @property
     def is_on(self) -> bool:
@@ -221,8 +209,8 @@ class WarmStarts:
         """Looks after the servers until it is cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
-            sizes = {key: private_mib(server.pid) for key, server in self._servers.items()}
-            self._handle(PoolTicked(available_mib=memory_available_mib(), sizes_mib=sizes))
+            sizes = {key: facts.private_mib(server.pid) for key, server in self._servers.items()}
+            self._handle(pool.PoolTicked(available_mib=facts.memory_available_mib(), sizes_mib=sizes))
             self._keep_spare()
 
     def leave(self) -> None:
@@ -233,21 +221,21 @@ class WarmStarts:
             os.rmdir(self._folder)
 
 
-def kind_of(order: Order) -> ServerKind:
+def kind_of(order: records.Order) -> pool.ServerKind:
     """Returns the kind of server that an order's ranks share. Raises WarmRefused."""
     program = refusals.program_of(order.launch.argv)
     if "/" in program.python and not program.python.startswith("/"):
         raise refusals.WarmRefused("command")
     launch = order.launch
-    env = environment_of(order, order.ranks[0], Path("/"), account_of(launch.uid))
+    env = environment.environment_of(order, order.ranks[0], Path("/"), ranks.account_of(launch.uid))
     refusals.check_environment(env)
-    return ServerKind(
+    return pool.ServerKind(
         interpreter=program.python,
         options=program.options,
         uid=launch.uid,
         gid=launch.gid,
         groups=launch.groups,
-        env=early(env),
+        env=pool.early(env),
     )
 
 

@@ -23,11 +23,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates
-from cotenant.agent.gpus.held_memory import Held, who_holds
-from cotenant.agent.gpus.probe_results import ProbeResult, Process
-from cotenant.agent.gpus.xid import RESET, Bucket
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.gpus import device_states, held_memory, probe_results, xid
 from cotenant.controller.domain import FOREIGN, HELD_MIB_MIN, DeviceState
 from cotenant.profiler.driver.facts import LOST, NOT_SUPPORTED, RESET_REQUIRED
 
@@ -48,8 +45,8 @@ class Gpu:
     def __init__(
         self,
         reserve_mib: int | None,
-        past: PastStates,
-        marks: Iterable[NotedCause],
+        past: device_states.PastStates,
+        marks: Iterable[device_states.NotedCause],
         *,
         avoids_strangers: bool = True,
         is_busy: bool = False,
@@ -62,7 +59,7 @@ class Gpu:
         self.before = past.counters
         """The counters before the last answer."""
         self.marks = {mark.cause: mark for mark in marks if mark.cause in CAUSES}
-        self.probe: ProbeResult | None = None
+        self.probe: probe_results.ProbeResult | None = None
         self.probed_s = 0.0
         self.was_silent = False
         """It did not answer when it was last asked. That proves nothing: its watcher may have been killed."""
@@ -80,7 +77,7 @@ class Gpu:
         """Why CUDA does not work there, as the agent's last try has it."""
 
     @property
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[probe_results.Process, ...]:
         return self.probe.processes if self.probe is not None else ()
 
     @property
@@ -109,11 +106,11 @@ class Gpu:
         return frozenset(key for key in self.live if self.came_s.get(key, 0.0) > self.probed_s)
 
     @property
-    def held(self) -> Held | None:
+    def held(self) -> held_memory.Held | None:
         """Who holds memory that should be free, as the last probe has it."""
         if self.probe is None:
             return None
-        return who_holds(self.probe, self.reserve_mib, self.live, self.elsewhere)
+        return held_memory.who_holds(self.probe, self.reserve_mib, self.live, self.elsewhere)
 
     def why_not_free(self, since_s: float, ended: frozenset[AttemptKey]) -> str:
         """Why its memory is not back, by a probe that was begun at `since_s` or later; empty: it is.
@@ -125,11 +122,13 @@ class Gpu:
             return UNASKED
         if self.probe.code:
             return f"its memory cannot be asked for: {self.probe.problem}"
-        held = who_holds(self.probe, self.reserve_mib, self.live - ended, self.elsewhere.keys() - ended)
+        held = held_memory.who_holds(
+            self.probe, self.reserve_mib, self.live - ended, self.elsewhere.keys() - ended
+        )
         return held.text if held is not None else ""
 
     @property
-    def strangers(self) -> list[Process]:
+    def strangers(self) -> list[probe_results.Process]:
         """Processes that compute there and are not ours. Where processes cannot be matched (another PID
         namespace) one that cannot be seen is taken for ours as long as a job of ours is there."""
         return [
@@ -148,7 +147,7 @@ class Gpu:
         return {key: where for key, where in self.elsewhere.items() if key in self.attempts}
 
     @property
-    def remains(self) -> list[Process]:
+    def remains(self) -> list[probe_results.Process]:
         """Processes of attempts that hold no device any more."""
         if self.probed_s < self.left_s + LEAVE_GRACE_S:
             return []
@@ -161,7 +160,7 @@ class DeviceCause(msgspec.Struct, frozen=True, kw_only=True):
     """What it means."""
     detects: Callable[[Gpu], str] = lambda gpu: ""
     """Its note; empty: it is not there, or it cannot be seen in a probe and is told."""
-    bucket: Bucket | None = None
+    bucket: xid.Bucket | None = None
     """The Xids that tell it."""
     ended_by: frozenset[Proof] = frozenset()
     """Any of these; none: it ends when it is not detected any more."""
@@ -186,9 +185,9 @@ def _find_need_of_reset(gpu: Gpu) -> str:
     if probe.remap_failed and not gpu.past.is_pardoned:
         return "its memory has no spare rows left"
     if probe.remap_pending and not gpu.past.is_pardoned:
-        return f"rows of its memory are to be replaced: {RESET}"
+        return f"rows of its memory are to be replaced: {xid.RESET}"
     if gpu.before.has_more_errors(gpu.past.counters):
-        return f"uncorrectable memory errors: {RESET}"
+        return f"uncorrectable memory errors: {xid.RESET}"
     return ""
 
 
@@ -223,7 +222,7 @@ def _find_held_memory(gpu: Gpu) -> str:
     return held.text if held is not None else ""
 
 
-def _list_processes(processes: list[Process]) -> str:
+def _list_processes(processes: list[probe_results.Process]) -> str:
     told = []
     for process in processes[:PROCESSES_SHOWN]:
         owner = process.owner
@@ -260,7 +259,7 @@ CAUSES: Final[dict[str, DeviceCause]] = {
     # MIG was turned on, or the instance is gone: it passes when NVML answers again.
     "mode": DeviceCause(state="suspect", detects=_refuses(NOT_SUPPORTED), ended_by=_SUSPECT),
     # It has begun anew, and must show that it works.
-    RENEWED: DeviceCause(state="suspect", ended_by=_SUSPECT, quiet_s=60.0),
+    device_states.RENEWED: DeviceCause(state="suspect", ended_by=_SUSPECT, quiet_s=60.0),
     "cuda": DeviceCause(state="suspect", detects=lambda gpu: gpu.cuda_problem),
     "unknown": DeviceCause(detects=_find_ignorance),
     "foreign": DeviceCause(detects=_find_strangers),

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.gpus.probe_results import ProbeResult
 from cotenant.controller.domain import DeviceState
 

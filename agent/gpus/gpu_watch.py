@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon import core
+from cotenant.agent.daemon.core import edge, remembered
 from cotenant.agent.gpus.cuda_check import UNTRIED, CudaCheck
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause, recall
 from cotenant.agent.gpus.health import DeviceCondition, Foreign, Health
@@ -33,7 +33,7 @@ from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.process_identity import boot_id
-from cotenant.agent.ipc import read_or_put_aside, write_record
+from cotenant.agent.ipc.files import read_or_put_aside, write_record
 from cotenant.controller.domain import Device, DeviceId
 
 MARKS: Final = "devices.json"
@@ -43,7 +43,7 @@ PATIENCE_S: Final = 60.0
 """Tearing a large context down takes seconds; a minute is a fault."""
 
 Log = Callable[[str], None]
-GpuPost = Callable[[core.GpuFault | core.EnergyRead | core.TroubleNoticed | core.UnusedGpus], None]
+GpuPost = Callable[[edge.GpuFault | edge.EnergyRead | edge.TroubleNoticed | edge.UnusedGpus], None]
 TENANTS_BY_MPS: Final = 2
 TAKEN: Final = "taken: "
 """How the note of a device begins that another agent holds, in contrast to one that is broken."""
@@ -92,14 +92,14 @@ class GpuWatch:
         self._instances = frozenset(d.local for d in devices if d.parent)
         """Of MIG: what their GPU's energy counter says is not theirs alone."""
         self._patience_s, self._attempts, self._kernel_log = patience_s, attempts, kernel_log
-        self._ended: set[core.AttemptKey] = set()
+        self._ended: set[remembered.AttemptKey] = set()
         """Attempts that wait for the memory of their devices."""
         self._news = asyncio.Event()
         """Set, and replaced, when something was heard."""
         self._timing = timing if timing is not None else Timing()
         self._told: dict[str, DeviceCondition] = {}
-        self._complaints: frozenset[tuple[core.AttemptKey, str]] = frozenset()
-        self._unused: frozenset[core.AttemptKey] = frozenset()
+        self._complaints: frozenset[tuple[remembered.AttemptKey, str]] = frozenset()
+        self._unused: frozenset[remembered.AttemptKey] = frozenset()
         self._watchers: list[GpuWatcher] = []
         tried = self.health.uuids if tries_cuda else ()
         self.cuda = CudaCheck(tried, is_used=self.health.is_used, found=self._tried, timing=self._timing)
@@ -108,14 +108,14 @@ class GpuWatch:
         self._noted = {mark.uuid for mark in self.health.marks}
         self._post: GpuPost = lambda event: None
         self._changed: Callable[[], None] = lambda: None
-        self._look_around: Callable[[], tuple[core.AgentConfig, Sequence[core.Attempt]]] | None = None
+        self._look_around: Callable[[], tuple[edge.AgentConfig, Sequence[remembered.Attempt]]] | None = None
 
     def start(
         self,
         *,
         post: GpuPost,
         changed: Callable[[], None],
-        look_around: Callable[[], tuple[core.AgentConfig, Sequence[core.Attempt]]],
+        look_around: Callable[[], tuple[edge.AgentConfig, Sequence[remembered.Attempt]]],
         log: Log,
     ) -> None:
         """Begins to watch the devices. `post` takes faults and energy counters; `changed` is called when a
@@ -182,7 +182,7 @@ class GpuWatch:
         """Devices, by UUID, last reported because memory is held there without a job's right to it."""
         return frozenset(uuid for uuid, condition in self._told.items() if condition.held)
 
-    def note_fault(self, fault: core.GpuFault) -> None:
+    def note_fault(self, fault: edge.GpuFault) -> None:
         """A fault was found elsewhere: its devices wait until those who were on them are gone."""
         self._refresh()
         self.health.note_fault(fault, now_s())
@@ -194,7 +194,7 @@ class GpuWatch:
         self.cuda.pardon()
         self._tell()
 
-    async def given_back(self, key: core.AttemptKey, uuids: Collection[str]) -> dict[str, str]:
+    async def given_back(self, key: remembered.AttemptKey, uuids: Collection[str]) -> dict[str, str]:
         """Wait until the devices of an ended attempt have their memory back, by probes begun from now on;
         by UUID who holds what is not back in time, empty: all are free. Those are suspect by then, and errors
         that their watchers knew of have been posted. Devices without a watcher are not waited for: they are
@@ -230,12 +230,12 @@ class GpuWatch:
 
     def _heard(self, line: AnyWatchLine) -> None:
         self._refresh()
-        faults: list[core.GpuFault] = []
+        faults: list[edge.GpuFault] = []
         match line:
             case ProbeResult(uuid=uuid) if uuid in self.health.uuids:
                 faults = self.health.note_probe(line, now_s())
                 if line.energy_mj is not None and uuid not in self._instances:
-                    self._post(core.EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
+                    self._post(edge.EnergyRead(uuid=uuid, counter_mj=line.energy_mj))
             case XidSeen(uuid=uuid, xid=xid, pid=pid):
                 process = f" (process {pid})" if pid is not None else ""
                 self._log(f"{self._names.get(uuid, uuid)}: Xid {xid}{process}")
@@ -272,10 +272,10 @@ class GpuWatch:
         """Tells jobs what they do on GPUs that they were not given, or do not do on those they hold."""
         before, self._complaints = self._complaints, self.health.complaints(now_s())
         for (job_id, attempt), what in sorted(self._complaints - before):
-            self._post(core.TroubleNoticed(job_id=job_id, attempt=attempt, what=what))
+            self._post(edge.TroubleNoticed(job_id=job_id, attempt=attempt, what=what))
         if (unused := self.health.attempts_on_no_gpu(now_s())) != self._unused:
             self._unused = unused
-            self._post(core.UnusedGpus(attempts=tuple(sorted(unused))))
+            self._post(edge.UnusedGpus(attempts=tuple(sorted(unused))))
 
     def _refresh(self) -> None:
         """Tell `health` who is where."""

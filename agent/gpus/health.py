@@ -14,7 +14,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey, GpuFault
+from cotenant.agent.daemon.core.edge import GpuFault
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.gpus.causes import BY_BUCKET, CAUSES, Gpu, Proof
 from cotenant.agent.gpus.device_states import RENEWED, NotedCause, PastStates
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen

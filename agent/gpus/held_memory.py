@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
 from cotenant.controller.domain import HELD_MIB_MIN
 

@@ -15,20 +15,16 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon import core
-from cotenant.agent.gpus import mps_rules, mps_watch
-from cotenant.agent.gpus.gpu_watch import TAKEN
-from cotenant.agent.gpus.mps_rules import FaultReach, Setup, mark_shared, number_devices
+from cotenant.agent.daemon.core import edge, remembered
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.gpus import gpu_watch, mps_rules, mps_watch
 from cotenant.agent.host.user_files import find_exposed
-from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job_socket, read_record
+from cotenant.agent.ipc.files import BadRecord, read_record
+from cotenant.agent.ipc.records import FOLDER_NAME, ORDER, RESULT, Order, job_socket
 from cotenant.controller.domain import Device, DeviceId, sharing_in_words
-from cotenant.controller.system import paths
-from cotenant.controller.system.sections import MpsSettings
-from cotenant.mps import detection
-from cotenant.mps.environment import daemons_folder
-from cotenant.mps.process import CONTROL
-from cotenant.mps.servers import IN_FAULT
-from cotenant.mps.sweep import sweep
+from cotenant.controller.system import paths, sections
+from cotenant.mps import detection, environment, process, servers
+from cotenant.mps.daemon import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0
@@ -41,7 +37,7 @@ LEAVE_S: Final = 20.0
 class Mps(msgspec.Struct, frozen=True, kw_only=True):
     """The MPS setup that the agent starts with."""
 
-    setup: Setup
+    setup: mps_rules.Setup
     watch: mps_watch.MpsWatch
     devices: tuple[Device, ...]
     """With how each is shared."""
@@ -51,7 +47,7 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    settings: MpsSettings,
+    settings: sections.MpsSettings,
     devices: tuple[Device, ...],
     gpus: Sequence[GpuFacts],
     *,
@@ -67,9 +63,9 @@ def prepare(
         PathError: the user's runtime folder belongs to another user, or root's is open to others.
     """
     if not any(device.kind == "cuda" for device in devices):
-        return Mps(setup=Setup(), watch=mps_watch.MpsWatch(()), devices=devices)
+        return Mps(setup=mps_rules.Setup(), watch=mps_watch.MpsWatch(()), devices=devices)
     runtime = paths.mps_runtime_dir(settings)
-    if (where := find_exposed(Path(daemons_folder(runtime)))) is not None:
+    if (where := find_exposed(Path(environment.daemons_folder(runtime)))) is not None:
         raise paths.PathError(f"others than root can change {where}: set mps.runtime_dir to another folder")
     host = detection.look(runtime, allowed=settings.mode != "off")
     setup = mps_rules.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
@@ -78,13 +74,15 @@ def prepare(
     swept: list[str] = []
     if not left:
         needed = {spec.pipe_directory for spec in setup.specs}
-        swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
+        swept = sweep(
+            environment.daemons_folder(runtime), owner, needed, host.control_path or process.CONTROL
+        )
     plain = _uuids(devices, [order for order in left if not _is_served(order, setup)])
     seen = watch.look(_use_of(devices, left, setup))
     return Mps(
         setup=setup,
         watch=watch,
-        devices=mark_shared(devices, setup, seen.why_not, plain=plain),
+        devices=mps_rules.mark_shared(devices, setup, seen.why_not, plain=plain),
         serving=seen.serving,
         said=(
             *swept,
@@ -96,7 +94,7 @@ def prepare(
 
 def usable_gpus(devices: Sequence[Device]) -> frozenset[str]:
     """GPUs that are ours, and neither lost nor in need of a reset, for which nothing may hold them open."""
-    ours = (d for d in devices if d.kind == "cuda" and not d.note.startswith(TAKEN))
+    ours = (d for d in devices if d.kind == "cuda" and not d.note.startswith(gpu_watch.TAKEN))
     return frozenset(d.local for d in ours if d.state not in ("lost", "draining"))
 
 
@@ -106,22 +104,22 @@ class MpsEdge:
     def __init__(
         self,
         mps: Mps,
-        state: core.AgentState,
+        state: AgentState,
         *,
         folder: Callable[[str, int], Path],
-        post: Callable[[core.AnyAgentEvent], None],
+        post: Callable[[edge.AnyAgentEvent], None],
         log: Callable[[str], None],
         period_s: float = PERIOD_S,
     ) -> None:
         self._setup, self._watch, self._state = mps.setup, mps.watch, state
         self._folder, self._post, self._log = folder, post, log
         self._period_s = period_s
-        self._orders: dict[core.AttemptKey, Order] = {}
-        self._looks: dict[core.AttemptKey, int] = {}
+        self._orders: dict[remembered.AttemptKey, Order] = {}
+        self._looks: dict[remembered.AttemptKey, int] = {}
         """How often an attempt was looked for among the clients."""
-        self._proven: set[core.AttemptKey] = set()
+        self._proven: set[remembered.AttemptKey] = set()
         """Attempts about which that is settled."""
-        self._reach = FaultReach()
+        self._reach = mps_rules.FaultReach()
         self._serving = mps.serving
         self.wrong: Mapping[str, str] = {}
         """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
@@ -184,7 +182,7 @@ class MpsEdge:
 
     def number(self, order: Order) -> Order:
         """Returns the order as it can be started now, with the numbers of the daemon that was last seen."""
-        self._orders[order.job_id, order.attempt] = order = number_devices(order, self._serving)
+        self._orders[order.job_id, order.attempt] = order = mps_rules.number_devices(order, self._serving)
         return order
 
     async def serve(self, order: Order) -> None:
@@ -219,7 +217,7 @@ class MpsEdge:
         }
         return _select_devices(self._state.found_devices, used)
 
-    def _order(self, key: core.AttemptKey) -> Order | None:
+    def _order(self, key: remembered.AttemptKey) -> Order | None:
         """Returns the order of an attempt. None: the order is not written yet, or cannot be read."""
         if key not in self._orders:
             with suppress(BadRecord, OSError):
@@ -234,9 +232,9 @@ class MpsEdge:
         for pipe, daemon in seen.daemons.items():
             gone = tuple(sorted(frozenset().union(*facts.clients.get(pipe, ()))))
             for why in daemon.losses:
-                self._post(core.GpuFault(uuids=gone, why=why, one_server=True))
+                self._post(edge.GpuFault(uuids=gone, why=why, one_server=True))
         in_fault = [pipe for pipe, daemon in seen.daemons.items() if daemon.in_fault]
-        faulted = self._state.list_faulted()
+        faulted = self._state.tenants.list_faulted()
         known = _select_devices(
             self._state.found_devices, {device for each in faulted for device in each.devices}
         )
@@ -250,29 +248,31 @@ class MpsEdge:
             )  # They already know what they did, or who did it to them.
             uuids = tuple(sorted(group))
             self._post(
-                core.GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True)
+                edge.GpuFault(
+                    uuids=uuids, why=servers.IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True
+                )
             )
 
     def _tell_devices(self, seen: mps_watch.MpsWatchReport) -> None:
         before = self._state.found_devices
-        after = mark_shared(before, self._setup, seen.why_not, plain=self._plain())
+        after = mps_rules.mark_shared(before, self._setup, seen.why_not, plain=self._plain())
         if after == before:
             return
         for old, new in zip(before, after, strict=True):
             if (old.sharing, old.sharing_note) != (new.sharing, new.sharing_note):
                 self._log(f"{new.device_id}: {sharing_in_words(new)}")
-        self._post(core.DevicesChanged(devices=after))
+        self._post(edge.DevicesChanged(devices=after))
 
-    def _tell_attachment(self, key: core.AttemptKey, processes: int | None) -> None:
+    def _tell_attachment(self, key: remembered.AttemptKey, processes: int | None) -> None:
         self._looks[key] = self._looks.get(key, 0) + 1
         said = mps_watch.verdict(self._looks[key], processes)
         if said is None:
             return
         self._proven.add(key)
         if said:
-            self._post(core.TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
+            self._post(edge.TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
         if processes is not None and processes > 1:
-            self._post(core.ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
+            self._post(edge.ClientsCounted(job_id=key[0], attempt=key[1], processes=processes))
 
 
 def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, tuple[frozenset[str], ...]]:
@@ -285,7 +285,7 @@ def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, 
     return found
 
 
-def _use_of(devices: Sequence[Device], orders: Sequence[Order], setup: Setup) -> mps_watch.GpuUse:
+def _use_of(devices: Sequence[Device], orders: Sequence[Order], setup: mps_rules.Setup) -> mps_watch.GpuUse:
     """What these orders use, with the daemons of the users who have clients here in a fixed order."""
     uids = sorted({order.launch.uid for order in orders if order.mps})
     of_users = tuple(filter(None, map(setup.spec_of_user, uids)))
@@ -294,7 +294,7 @@ def _use_of(devices: Sequence[Device], orders: Sequence[Order], setup: Setup) ->
     )
 
 
-def _is_served(order: Order, setup: Setup) -> bool:
+def _is_served(order: Order, setup: mps_rules.Setup) -> bool:
     """Whether its processes are clients of daemons as they are here now: under another `mps.mode` they may
     have been started as clients of others."""
     user = setup.spec_of_user(order.launch.uid)

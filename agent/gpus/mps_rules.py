@@ -27,14 +27,10 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import Device
 from cotenant.controller.system.sections import MpsSettings
-from cotenant.mps import detection
-from cotenant.mps.detection import DetectedHost, choose
-from cotenant.mps.environment import host_daemon, log_directory, pipe_directory
-from cotenant.mps.ownership import Spec
-from cotenant.mps.process import CONTROL
+from cotenant.mps import detection, environment, ownership, process
 from cotenant.profiler.driver.facts import COMPUTE_EXCLUSIVE_PROCESS, GpuFacts
 
 TENANTS = 2
@@ -52,7 +48,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     runtime: str = ""
     """Where the daemons' pipe directories are; empty: MPS is not used here at all."""
-    specs: tuple[Spec, ...] = ()
+    specs: tuple[ownership.Spec, ...] = ()
     """Daemons that always run. Where each user has one: the agent's own, which shows whether MPS works."""
     host_devices: tuple[str, ...] = ()
     """UUIDs, in the order of the daemons that serve all of them; empty: one daemon for each."""
@@ -65,11 +61,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why one daemon per device or per host; empty on a host without GPUs."""
 
-    def spec_of_user(self, uid: int) -> Spec | None:
+    def spec_of_user(self, uid: int) -> ownership.Spec | None:
         """The daemon of one user's jobs, on a host where each has one; None: there is no such thing."""
         if self.one_uid or not self.host_devices:
             return None
-        pipe = pipe_directory(PurePosixPath(self.runtime), host_daemon(uid, one_uid=False))
+        pipe = environment.pipe_directory(
+            PurePosixPath(self.runtime), environment.host_daemon(uid, one_uid=False)
+        )
         own = self.specs[0]
         logs = own.log_directory.with_name(pipe.name)
         return dataclasses.replace(own, pipe_directory=pipe, log_directory=logs, client_uid=uid)
@@ -77,7 +75,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(
     settings: MpsSettings,
-    host: DetectedHost,
+    host: detection.DetectedHost,
     devices: Sequence[Device],
     gpus: Iterable[GpuFacts],
     *,
@@ -101,20 +99,20 @@ def plan(
         elif is_per_host and not one_uid and facts.compute_mode == COMPUTE_EXCLUSIVE_PROCESS:
             why_not[device.local] = EXCLUSIVE
     usable = [device.local for device in cuda if device.local not in why_not]
-    groups, reason = choose(settings.mode, usable, one_uid=one_uid)
+    groups, reason = detection.choose(settings.mode, usable, one_uid=one_uid)
     why_not |= {} if groups else dict.fromkeys(usable, reason)
 
-    def spec(group: tuple[str, ...]) -> Spec:
-        name = host_daemon(host.uid, one_uid=one_uid) if is_per_host else group[0]
-        return Spec(
-            pipe_directory=pipe_directory(host.runtime, name),
-            log_directory=log_directory(PurePosixPath(logs), name),
+    def spec(group: tuple[str, ...]) -> ownership.Spec:
+        name = environment.host_daemon(host.uid, one_uid=one_uid) if is_per_host else group[0]
+        return ownership.Spec(
+            pipe_directory=environment.pipe_directory(host.runtime, name),
+            log_directory=environment.log_directory(PurePosixPath(logs), name),
             devices=group,
             owner=owner,
             client_uid=host.uid if is_per_host and not one_uid else None,
             percentage=settings.active_thread_percentage,
             driver=host.driver,
-            program=host.control_path or CONTROL,
+            program=host.control_path or process.CONTROL,
         )
 
     return Setup(

@@ -24,16 +24,12 @@ from typing import TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
-from cotenant.agent.ipc import Order
-from cotenant.controller.wire import ENV_SOCKET
-from cotenant.mps import process
-from cotenant.mps.answers import Incomplete, Rejected
-from cotenant.mps.channel import ChannelError, ControlChannel, client_list, server_list
+from cotenant.agent.daemon.core.remembered import AttemptKey
+from cotenant.agent.ipc.records import Order
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
+from cotenant.mps import answers, ownership, process, servers
+from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.ownership import Owned, Spec
-from cotenant.mps.process import CONTROL, Running, is_alive, look_around
-from cotenant.mps.servers import DaemonStatus
 
 LOOKS_MAX = 5
 """After this many looks the verdict is final."""
@@ -72,13 +68,13 @@ def client_of(order: Order, socket: str) -> AttachedClient | None:
     )
 
 
-def look_for(client: AttachedClient, program: str = CONTROL) -> int | None:
+def look_for(client: AttachedClient, program: str = process.CONTROL) -> int | None:
     """Asks each daemon of a client with how many processes a worker is attached, and returns the most that
     one says; 0: one does not have it as a client; None: one could not be asked. Blocks for a few questions'
     time."""
     try:
         listed = [_sockets(directory, program)[client.socket] for directory in client.pipe_directories]
-    except (ChannelError, Incomplete, Rejected):
+    except (ChannelError, answers.Incomplete, answers.Rejected):
         return None
     return math.ceil(max(listed) / client.workers) if all(listed) else 0
 
@@ -97,8 +93,8 @@ def _sockets(pipe_directory: str, program: str) -> Counter[str]:
     """How many clients of a daemon have which COTENANT_SOCKET."""
     channel = ControlChannel(pipe_directory=PurePosixPath(pipe_directory), program=program)
     found: Counter[str] = Counter()
-    for server in server_list(channel):
-        for pid in client_list(channel, server):
+    for server in channel.server_list():
+        for pid in channel.client_list(server):
             environment: Mapping[str, str] = process.environment_of(pid) or {}
             found[environment.get(ENV_SOCKET, "")] += 1
     return found
@@ -114,7 +110,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that a daemon can be started with: CUDA shows none of those behind one that it cannot find."""
     clients: Mapping[str, tuple[frozenset[str], ...]] = {}
     """By pipe directory: the devices of each job that is a client of its daemon."""
-    of_users: tuple[Spec, ...] = ()
+    of_users: tuple[ownership.Spec, ...] = ()
     """Daemons of other users whose jobs are here, where each has one."""
     unproven: tuple[AttachedClient, ...] = ()
     """Attempts that should be clients of a daemon by now, and have not been seen to be."""
@@ -125,7 +121,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     why_not: Mapping[str, str] = {}
     """By UUID: why the device is not shared through its daemon now; empty: it is."""
-    daemons: Mapping[str, DaemonStatus] = {}
+    daemons: Mapping[str, servers.DaemonStatus] = {}
     """By pipe directory."""
     said: tuple[str, ...] = ()
     attachments: Mapping[AttemptKey, int | None] = {}
@@ -140,11 +136,11 @@ class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
 class MpsWatch:
     """Looks after the daemons of `specs`, one round at a time."""
 
-    def __init__(self, specs: tuple[Spec, ...]) -> None:
+    def __init__(self, specs: tuple[ownership.Spec, ...]) -> None:
         self._specs = specs
-        self._program = specs[0].program if specs else CONTROL
-        self._daemons: dict[Spec, Daemon] = {}
-        self._running: Running | None = None
+        self._program = specs[0].program if specs else process.CONTROL
+        self._daemons: dict[ownership.Spec, Daemon] = {}
+        self._running: process.Running | None = None
         self._around_until_s = 0.0
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -190,7 +186,7 @@ class MpsWatch:
         why_not: dict[str, str] = {}
         specs = dict.fromkeys((*self._specs, *facts.of_users))
         said = self._end_unwanted(specs)
-        daemons: dict[str, DaemonStatus] = {}
+        daemons: dict[str, servers.DaemonStatus] = {}
         for spec in specs:
             standing = self._standing(spec, facts, running)
             daemons[str(spec.pipe_directory)] = standing
@@ -207,20 +203,20 @@ class MpsWatch:
             attachments={each.key: look_for(each, self._program) for each in facts.unproven},
         )
 
-    def _around(self) -> Running:
+    def _around(self) -> process.Running:
         """Seldom from the whole process table: mostly only whether what was found there still lives."""
         known = self._running
         if (
             known is not None
             and time.monotonic() < self._around_until_s
-            and all(is_alive(found.identity) for found in (*known.daemons, *known.servers))
+            and all(process.is_alive(found.identity) for found in (*known.daemons, *known.servers))
         ):
             return known
         self._around_until_s = time.monotonic() + AROUND_EVERY_S
-        self._running = look_around()
+        self._running = process.look_around()
         return self._running
 
-    def _end_unwanted(self, wanted: Collection[Spec]) -> list[str]:
+    def _end_unwanted(self, wanted: Collection[ownership.Spec]) -> list[str]:
         """Daemons of users who have no job here any more."""
         said = []
         for spec in [each for each in self._daemons if each not in wanted]:
@@ -243,16 +239,20 @@ class MpsWatch:
         self._daemons.clear()
         return ""
 
-    def _standing(self, spec: Spec, facts: GpuUse, running: Running) -> DaemonStatus:
+    def _standing(
+        self, spec: ownership.Spec, facts: GpuUse, running: process.Running
+    ) -> servers.DaemonStatus:
         usable = tuple(uuid for uuid in spec.devices if uuid in facts.usable)
         daemon = self._daemons.get(spec)
         if daemon is None:
             if not usable:
-                return DaemonStatus(shares=False, why_not="no device of its MPS daemon can be used now")
+                return servers.DaemonStatus(
+                    shares=False, why_not="no device of its MPS daemon can be used now"
+                )
             try:
                 daemon = self._daemons[spec] = Daemon(spec)
-            except Owned as error:
-                return DaemonStatus(shares=False, why_not=str(error))
+            except ownership.Owned as error:
+                return servers.DaemonStatus(shares=False, why_not=str(error))
         if facts.ask:
             daemon.ask_next()
         return daemon.look(

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent import ipc
 from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.process_identity import ProcessStat, began_at, boot_id, stat_of
-from cotenant.controller.wire import ENV_SOCKET
+from cotenant.agent.ipc import files, records
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.profiler.driver import process_info
 
 COMMAND_CHARS: Final = 80
@@ -75,7 +75,7 @@ class Owners:
     def _listens(self, socket: str) -> tuple[str, int] | None:
         """The attempt whose socket that is."""
         for job_id, attempt in self._folders() if socket else ():
-            if str(ipc.job_socket(ipc.attempt_folder(self._attempts, job_id, attempt))) == socket:
+            if str(records.job_socket(records.attempt_folder(self._attempts, job_id, attempt))) == socket:
                 return job_id, attempt
         return None
 
@@ -84,7 +84,7 @@ class Owners:
             names = os.listdir(self._attempts)
         except OSError:
             return
-        for match in map(ipc.FOLDER_NAME.fullmatch, names):
+        for match in map(records.FOLDER_NAME.fullmatch, names):
             if match is not None:
                 yield match["job"], int(match["attempt"])
 
@@ -92,17 +92,17 @@ class Owners:
         """The attempt in whose cgroup it is."""
         for match in _GROUP.finditer(process_info.read_proc(Path(f"/proc/{pid}/cgroup"))):
             job_id, attempt = match["job"], int(match["attempt"])
-            if match["tag"] == group_tag(ipc.attempt_folder(self._attempts, job_id, attempt)):
+            if match["tag"] == group_tag(records.attempt_folder(self._attempts, job_id, attempt)):
                 return job_id, attempt
         return None
 
     def _find_by_leader(self, leaders: set[int], start_ticks: int) -> tuple[str, int] | None:
         """The attempt whose supervisor is one of these."""
         for job_id, attempt in self._folders():
-            folder = ipc.attempt_folder(self._attempts, job_id, attempt)
+            folder = records.attempt_folder(self._attempts, job_id, attempt)
             try:
-                leader = ipc.read_record(folder / ipc.SUPERVISOR, ipc.ProcessIdentity)
-            except (ipc.BadRecord, OSError):
+                leader = files.read_record(folder / records.SUPERVISOR, records.ProcessIdentity)
+            except (files.BadRecord, OSError):
                 continue
             if leader is None or leader.pid not in leaders or leader.boot_id != boot_id():
                 continue

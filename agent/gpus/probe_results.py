@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import AttemptKey
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.controller.domain import AttemptNo, JobId
 
 OwnerKind = Literal["attempt", "mps", "agent", "foreign", "hidden"]

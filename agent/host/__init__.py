@@ -9,7 +9,6 @@ __all__ = [
     "folders",
     "indicators",
     "jobside",
-    "listening",
     "locks",
     "ports",
     "process_identity",

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.host import cgroup_mounts
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.mps import device_memory
 
 RANKS: Final = "ranks"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import find_exposed
-from cotenant.agent.ipc import put_aside
+from cotenant.agent.ipc.files import put_aside
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire import BadMessage, decode_text

@@ -20,8 +20,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
-from cotenant.profiler.indicators import device_process
-from cotenant.profiler.indicators.sources import Wanted, Windows
+from cotenant.profiler.indicators import device_process, sources
 
 LOOK_S: Final = 0.02
 LOOKS_MAX: Final = 10
@@ -42,7 +41,7 @@ class IndicatorReader:
         memory_seen_mib: Callable[[], Mapping[DeviceId, float]],
         post: Callable[[tuple[DeviceReading, ...]], None],
         *,
-        wanted: Wanted,
+        wanted: sources.Wanted,
         every_s: float,
         command: Sequence[str] = (),
     ) -> None:
@@ -98,7 +97,7 @@ class Gpus:
     """The child that reads the GPUs, started when there are some."""
 
     def __init__(
-        self, wanted: Wanted, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+        self, wanted: sources.Wanted, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ):
         self._wanted, self._command, self._clock = wanted, list(command), clock
         self._child: device_process.DeviceProcess | None = None
@@ -159,7 +158,7 @@ def reading_of(
 ) -> DeviceReading | None:
     """Returns one device's part of an answer; None if the answer says nothing new of the device. `note` is
     added to the reason."""
-    windows = Windows()
+    windows = sources.Windows()
     for sample in answer.samples_of((number,)):
         windows.add(sample)
     values = {name.value: each.mean for name, each in windows.summaries().items() if each.count}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotenant.agent.ipc import ProcessIdentity
+from cotenant.agent.ipc.records import ProcessIdentity
 
 _PROC = Path("/proc")
 _boot_id = ""

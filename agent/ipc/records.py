@@ -23,8 +23,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller import domain
-from cotenant.controller.performance import Profile, SeenBatch
+from cotenant.controller import domain, performance
 from cotenant.profiler.indicators.sources import Wanted
 
 ORDER: Final = "order.json"
@@ -268,7 +267,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     words: domain.JobWords = domain.JobWords()
     length: domain.SeenLength = domain.SeenLength()
-    batch: SeenBatch = SeenBatch()
+    batch: performance.SeenBatch = performance.SeenBatch()
     memory_mib: float | None = None
     duty_cycle: float | None = None
     activity: int | None = None
@@ -284,7 +283,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Newest few `failed` messages: "save: No space left on device"."""
     farewell: tuple[str, ...] = ()
     """Which steps ended its processes, in order: "terminate_client: 2 done", "SIGTERM", "SIGKILL"."""
-    profile: Profile | None = None
+    profile: performance.Profile | None = None
     """What was measured of it in place, the newest; None if nothing was."""
     profile_no: int = 0
     """Counts what `profile` was."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from cotenant.agent.ipc import Order, RankOrder
+from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.controller.domain import SlurmScript
 
 PROGRAMS: Final = "steps/bin"

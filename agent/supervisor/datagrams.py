@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc import JOB, JOB_SOCKET, Order, PaceNow, attempt_folder
-from cotenant.agent.supervisor.core import AnyRankWord, parse
-from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
-from cotenant.controller import wire
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order, attempt_folder
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord, parse
+from cotenant.agent.supervisor.processes.attempt_folder import give_job_folder, make_job_folder
+from cotenant.checkpoint.talk import protocol
 
 PACE: Final = struct.Struct("<ddddd")
 BEAT: Final = struct.Struct("<d")
-"""As `wire.PACE_FILE` and `wire.BEAT_FILE` say."""
+"""As `protocol.PACE_FILE` and `protocol.BEAT_FILE` say."""
 DATAGRAMS_MAX: Final = 64
 """Taken in one go, before others get their turn."""
 
@@ -48,9 +49,9 @@ class Datagrams:
             self._socket.bind(str(self.path))
         finally:
             os.umask(before)
-        self._pace = self._folder.create(wire.PACE_FILE, 0o644)
+        self._pace = self._folder.create(protocol.PACE_FILE, 0o644)
         os.pwrite(self._pace, PACE.pack(1.0, 0.0, 1.0, 0.0, 0.0), 0)
-        self._folder.write(wire.BEAT_FILE, BEAT.pack(0.0))
+        self._folder.write(protocol.BEAT_FILE, BEAT.pack(0.0))
         self._attempts = folder.parent
         self._beside: tuple[str, int] | None = None
         give_job_folder(self._folder, order)
@@ -65,7 +66,7 @@ class Datagrams:
 
     def set_pace(self, pace: PaceNow, now_s: float) -> None:
         """Writes when the ranks may train, for those who look (`checkpoint/talk/pace.py`)."""
-        data = PACE.pack(pace.pace, now_s + wire.PACE_KEPT_S, pace.window, pace.phase, pace.step_s)
+        data = PACE.pack(pace.pace, now_s + protocol.PACE_KEPT_S, pace.window, pace.phase, pace.step_s)
         with suppress(OSError):  # A full disk: the pace stays as it is, and soon counts no more.
             os.pwrite(self._pace, data, 0)
         if pace.beside is not None and pace.beside != self._beside:
@@ -73,7 +74,7 @@ class Datagrams:
             folder = attempt_folder(self._attempts, *pace.beside) / JOB
             # It may have gone, or its folder had to be elsewhere: then nothing is waited for.
             with suppress(OSError), OpenFolder.open_path(folder) as beside:
-                beside.link_file(wire.BEAT_FILE, self._folder, wire.BEAT_BESIDE_FILE)
+                beside.link_file(protocol.BEAT_FILE, self._folder, protocol.BEAT_BESIDE_FILE)
 
     def read_file(self, name: str, bytes_max: int) -> bytes:
         """What a rank has left in the folder. Raises OSError."""
@@ -89,7 +90,7 @@ class Datagrams:
     def _read(self) -> None:
         for _ in range(DATAGRAMS_MAX):
             try:
-                data = self._socket.recv(wire.DATAGRAM_BYTES_MAX + 1)
+                data = self._socket.recv(protocol.DATAGRAM_BYTES_MAX + 1)
             except BlockingIOError:
                 return
             word = parse(data)

@@ -19,11 +19,12 @@ from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cotenant.agent.containers import find_mains
+from cotenant.agent.containers.processes import find_mains
 from cotenant.agent.host.cgroups import AttemptCgroup
-from cotenant.agent.ipc import Order, RankOrder
-from cotenant.agent.supervisor.core import Started
-from cotenant.agent.supervisor.processes import catches, end_groups, end_others, reap, start
+from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.supervisor.core.edge import Started
+from cotenant.agent.supervisor.processes.ranks import catches, end_groups, reap, start
+from cotenant.agent.supervisor.processes.reaper import end_others
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
 

@@ -31,19 +31,18 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent import ipc
-from cotenant.agent.containers import BadContainer, ContainerCommands, client_environment, remove_containers
-from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.process_identity import own_identity, tree_of
-from cotenant.agent.host.rights import become_subreaper
-from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.supervisor import core, processes
-from cotenant.agent.supervisor.datagrams import Datagrams
-from cotenant.agent.supervisor.handover import handed_over
+from cotenant.agent.containers.command_lines import BadContainer, ContainerCommands
+from cotenant.agent.containers.processes import client_environment, remove_containers
+from cotenant.agent.host import cgroups, process_identity, rights, user_files
+from cotenant.agent.ipc import channel, files, records
+from cotenant.agent.supervisor import datagrams, handover, sockets, streams
+from cotenant.agent.supervisor.core import edge, exit_rules, exits, supervision
+from cotenant.agent.supervisor.processes import attempt_folder, environment, measuring, outputs, ranks
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable
+from cotenant.agent.supervisor.processes.outside_signals import block_signals, take_outside_signals
+from cotenant.agent.supervisor.processes.reaper import leave_to_reaper
+from cotenant.agent.supervisor.processes.termination import Terminations, group_by_pipe
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
-from cotenant.agent.supervisor.sockets import Conversations
-from cotenant.agent.supervisor.streams import Streams
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.system.diagnostics import say, take_standard_error
 from cotenant.controller.wire import AskStream, BadMessage
@@ -61,19 +60,19 @@ EXIT_HAS_RUN: Final = 3
 class Supervisor:
     """The loop around one `Supervision`."""
 
-    def __init__(self, folder: Path, order: ipc.Order, *, has_reaper: bool = False) -> None:
+    def __init__(self, folder: Path, order: records.Order, *, has_reaper: bool = False) -> None:
         """Sets up the parts of a supervisor. `has_reaper`: a reaper sees to the processes if we are killed;
         else they die with us."""
         self._has_reaper = has_reaper
         self._folder = folder
         self._order = order
-        self._cgroup = AttemptCgroup(order, folder)
+        self._cgroup = cgroups.AttemptCgroup(order, folder)
         self._selector = selectors.DefaultSelector()
-        self._supervision = core.Supervision(order, time.monotonic())
+        self._supervision = supervision.Supervision(order, time.monotonic())
         self._ranks = RankProcesses(self._selector, self._rank_ended, self._nanny_ended)
-        self._outputs = processes.Outputs(folder, order, self._selector)
-        self._measuring = processes.Measuring(order, self._ranks.roots)
-        self._terminations = processes.Terminations()
+        self._outputs = outputs.Outputs(folder, order, self._selector)
+        self._measuring = measuring.Measuring(order, self._ranks.roots)
+        self._terminations = Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
         self._signalled_s = -inf
@@ -83,19 +82,22 @@ class Supervisor:
         self._began_s = inf
         self._warn_s = inf
         """When the script is sent the signal before its time limit."""
-        self._result: ipc.Result | None = None
+        self._result: records.Result | None = None
         self._result_s = inf
         self._is_over = False
-        self._oom_kills_before = processes.host_oom_kills()
+        self._oom_kills_before = measuring.host_oom_kills()
         self._removed = False
         """Nothing is left of the attempt's containers."""
-        self._datagrams = Datagrams(
-            folder, order, self._selector, lambda word: self._handle(core.RankMessageCame(word=word))
+        self._datagrams = datagrams.Datagrams(
+            folder, order, self._selector, lambda word: self._handle(edge.RankMessageCame(word=word))
         )
-        self._conversations = Conversations(
-            folder / ipc.CONTROL, self._selector, status=lambda: self._supervision.status, heard=self._hear
+        self._conversations = sockets.Conversations(
+            folder / records.CONTROL,
+            self._selector,
+            status=lambda: self._supervision.status,
+            heard=self._hear,
         )
-        self._streams = Streams(
+        self._streams = streams.Streams(
             order, self._selector, self._conversations.say, lambda: self._conversations.has_room
         )
         self._wakeup = self._open_wakeup()
@@ -117,7 +119,7 @@ class Supervisor:
         """Start the processes, stay with them to the end, write the result."""
         self._enter_cgroup()
         self._start_all()
-        self._keep(SUPERVISOR_FILE, own_identity())
+        self._keep(records.SUPERVISOR, process_identity.own_identity())
         while not self._is_over:
             ready = self._selector.select(self._wait_s())
             self._take_outside_signals()  # First: they may explain what has ended.
@@ -131,13 +133,13 @@ class Supervisor:
             return
         try:
             self._cgroup.make()
-            self._cgroup.enter(SUPERVISOR)
+            self._cgroup.enter(cgroups.SUPERVISOR)
         except OSError as error:
-            self._cgroup = AttemptCgroup.none(self._order, self._folder)
-            self._handle(core.Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
+            self._cgroup = cgroups.AttemptCgroup.none(self._order, self._folder)
+            self._handle(edge.Noted(text=f"no cgroup: {error.strerror}: {error.filename or ''}"))
         if self._cgroup.problem:
             self._handle(
-                core.Noted(text=f"device memory is not limited by the kernel: {self._cgroup.problem}")
+                edge.Noted(text=f"device memory is not limited by the kernel: {self._cgroup.problem}")
             )
         self._order = self._cgroup.order_within(self._order)
 
@@ -146,13 +148,13 @@ class Supervisor:
     def _start_all(self) -> None:
         order = self._order
         try:
-            (self._folder / ipc.LOGS).mkdir(mode=0o700, exist_ok=True)
-            argv = processes.command_of(order)
+            (self._folder / records.LOGS).mkdir(mode=0o700, exist_ok=True)
+            argv = environment.command_of(order)
             started = self._start_ranks(argv)
-        except processes.RankStartFailed as failure:
-            self._handle(core.CouldNotStart(problem=failure.problem))
+        except ranks.RankStartFailed as failure:
+            self._handle(edge.CouldNotStart(problem=failure.problem))
             return
-        except (processes.NotLaunchable, BadContainer) as refusal:
+        except (NotLaunchable, BadContainer) as refusal:
             self._could_not_start("command", 22, str(refusal))
             return
         except OSError as error:  # A log that cannot be made: our own folder's disk.
@@ -163,24 +165,24 @@ class Supervisor:
         self._time_warning()
         self._handle(started)
 
-    def _could_not_start(self, stage: core.LaunchStage, code: int, text: str) -> None:
-        problem = core.StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
-        self._handle(core.CouldNotStart(problem=problem))
+    def _could_not_start(self, stage: exits.LaunchStage, code: int, text: str) -> None:
+        problem = exits.StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
+        self._handle(edge.CouldNotStart(problem=problem))
 
-    def _start_ranks(self, argv: tuple[str, ...]) -> core.Started:
-        outputs: list[processes.Output] = []
+    def _start_ranks(self, argv: tuple[str, ...]) -> edge.Started:
+        opened: list[outputs.Output] = []
         try:
             wanted = []
             for rank in self._order.ranks:
                 output = self._outputs.open(rank)
-                outputs.append(output)
+                opened.append(output)
                 ends = output.rank_end, output.errors_end
                 own_argv, env = self._command(rank, argv)
                 wanted.append(WantedRank(rank, env, *ends, own_argv))
             dies = not (self._has_reaper and self._order.mps)
             started = self._ranks.start(self._order, wanted, self._cgroup, dies_with_us=dies)
         finally:
-            for each in outputs:
+            for each in opened:
                 each.hand_over()
         if self._outputs.terminal is not None:
             self._streams.serve(self._outputs.terminal, time.monotonic())
@@ -188,7 +190,9 @@ class Supervisor:
             self._outputs.listen(rank.rank)
         return started
 
-    def _command(self, rank: ipc.RankOrder, argv: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _command(
+        self, rank: records.RankOrder, argv: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
         """What is executed for a rank, and its environment: the job's own, or what starts its container."""
         order, socket = self._order, self._datagrams.path
         if order.runtime is None:
@@ -198,13 +202,13 @@ class Supervisor:
         commands = ContainerCommands(order, self._folder, socket.parent, client_env)
         return commands.wrap(rank, argv, self._environment(rank))
 
-    def _environment(self, rank: ipc.RankOrder) -> dict[str, str]:
+    def _environment(self, rank: records.RankOrder) -> dict[str, str]:
         order = self._order
         # Of the programs that start containers, apptainer alone shows them all of the host's GPUs.
         alone = order.runtime is not None and order.runtime.name != "apptainer"
-        indices = processes.cuda_indices(rank.cuda_uuids, alone=alone) if order.numbers_devices else ()
-        return processes.environment_of(
-            order, rank, self._datagrams.path, processes.account_of(order.launch.uid), indices
+        indices = ranks.cuda_indices(rank.cuda_uuids, alone=alone) if order.numbers_devices else ()
+        return environment.environment_of(
+            order, rank, self._datagrams.path, ranks.account_of(order.launch.uid), indices
         )
 
     # --- What happens -------------------------------------------------------------------------------
@@ -220,13 +224,13 @@ class Supervisor:
     def _take_outside_signals(self) -> None:
         nanny = self._ranks.nanny_pid
         roots = (os.getpid(), nanny) if nanny is not None else (os.getpid(),)
-        for number in processes.take_outside_signals(self._order.launch.uid, roots):
-            self._handle(core.OutsideSignal(number=number))
+        for number in take_outside_signals(self._order.launch.uid, roots):
+            self._handle(edge.OutsideSignal(number=number))
 
-    def _hear(self, word: ipc.ToSupervisor) -> None:
+    def _hear(self, word: channel.ToSupervisor) -> None:
         if isinstance(word, AskStream):
             self._streams.ask(word, time.monotonic())
-        elif isinstance(word, ipc.LimitNow):
+        elif isinstance(word, channel.LimitNow):
             if word.allowed_s != self._allowed_s:  # Else it is a repeat, and the signal may have been sent.
                 self._allowed_s = word.allowed_s
                 self._time_warning()
@@ -239,12 +243,12 @@ class Supervisor:
 
     def _rank_ended(self, rank: int, code: int) -> None:
         self._outputs.drain(rank, final=True)  # Its last words are in the pipe: they say why.
-        if -code in core.ASKS_TO_END:
+        if -code in exit_rules.ASKS_TO_END:
             self._signalled_s = time.monotonic()
         self._handle(
-            core.RankExited(rank=rank, exit_code=code)
+            edge.RankExited(rank=rank, exit_code=code)
             if code >= 0
-            else core.RankExited(rank=rank, signal=-code)
+            else edge.RankExited(rank=rank, signal=-code)
         )
 
     def _nanny_ended(self) -> None:
@@ -255,8 +259,8 @@ class Supervisor:
     # --- Time ---------------------------------------------------------------------------------------
 
     def _wait_s(self) -> float:
-        measuring = [self._measuring.sample_s, self._measuring.collect_s]
-        alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
+        alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s]
+        alarms += [self._measuring.sample_s, self._measuring.collect_s]
         alarms += [self._clear_s, self._result_s, self._ranks.kill_s, self._warn_s]
         alarms.append(self._streams.next_alarm_s)
         if self._terminations.is_under_way:
@@ -280,7 +284,7 @@ class Supervisor:
         if now_s >= self._result_s:
             self._write_result()
         if now_s >= self._supervision.next_alarm_s:
-            self._handle(core.SupervisorTicked())
+            self._handle(edge.SupervisorTicked())
 
     def _sample(self, now_s: float) -> None:
         terminal = self._outputs.terminal
@@ -298,60 +302,61 @@ class Supervisor:
     def _look_at_terminations(self, now_s: float) -> None:
         answer = self._terminations.poll(self._clients, now_s)
         if answer is not None:
-            self._handle(core.ClientsTerminated(outcomes=answer[0], problem=answer[1]))
+            self._handle(edge.ClientsTerminated(outcomes=answer[0], problem=answer[1]))
 
     def _clients(self) -> dict[str, list[int]]:
         """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
-        trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
+        trees = {rank: process_identity.tree_of(pid) for rank, pid in self._ranks.pids.items()}
         nanny = self._ranks.nanny_pid
-        others = tree_of(os.getpid())[1:] + (tree_of(nanny)[1:] if nanny is not None else [])
-        return processes.group_by_pipe(self._order, trees, others)
+        others = process_identity.tree_of(os.getpid())[1:]
+        others += process_identity.tree_of(nanny)[1:] if nanny is not None else []
+        return group_by_pipe(self._order, trees, others)
 
     # --- What follows -------------------------------------------------------------------------------
 
-    def _handle(self, event: core.AnyHappening) -> None:
+    def _handle(self, event: edge.AnyHappening) -> None:
         for effect in self._supervision.handle(event, time.monotonic()):
             self._do(effect)
 
-    def _do(self, effect: core.AnySupervisorEffect) -> None:
+    def _do(self, effect: edge.AnySupervisorEffect) -> None:
         match effect:
-            case core.TellRank(rank=rank, data=data):
+            case edge.TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)
-            case core.WriteWord(text=text):
+            case edge.WriteWord(text=text):
                 self._outputs.write_word(text)
-            case core.SetPace(pace=pace):
+            case edge.SetPace(pace=pace):
                 self._datagrams.set_pace(pace, time.monotonic())
-            case core.InterruptRanks() if self._order.mps:
+            case edge.InterruptRanks() if self._order.mps:
                 for pids in self._clients().values():
-                    processes.interrupt(pids)
-            case core.InterruptRanks():
+                    ranks.interrupt(pids)
+            case edge.InterruptRanks():
                 self._ranks.signal(signal.SIGINT)
-            case core.EndRanks(force=False):
+            case edge.EndRanks(force=False):
                 if self._outputs.terminal is not None:
                     self._outputs.terminal.hang_up()
                     self._ranks.signal(signal.SIGHUP)
                 self._ranks.signal(signal.SIGTERM)
-            case core.EndRanks():
+            case edge.EndRanks():
                 self._ranks.signal(signal.SIGKILL)
                 if self._order.runtime is None:
-                    self._cgroup.kill(RANKS)
-                    processes.kill_children()
-            case core.TerminateClients(timeout_s=timeout_s):
+                    self._cgroup.kill(cgroups.RANKS)
+                    ranks.kill_children()
+            case edge.TerminateClients(timeout_s=timeout_s):
                 self._terminations.ask(self._clients, timeout_s)
                 self._look_at_terminations(time.monotonic())
-            case core.DumpStacks(abort=abort):
-                (processes.abort_others if abort else processes.dump)(self._measuring.tree_pids())
-            case core.Publish(status=status, keep=keep):
+            case edge.DumpStacks(abort=abort):
+                (ranks.abort_others if abort else ranks.dump)(self._measuring.tree_pids())
+            case edge.Publish(status=status, keep=keep):
                 if status.first_step is not None:
                     self._keep_modules()
                 if keep:
-                    self._keep(ipc.STATUS, status)
-                self._conversations.say(ipc.StatusNow(status=status))
-            case ipc.GangOut():
+                    self._keep(records.STATUS, status)
+                self._conversations.say(channel.StatusNow(status=status))
+            case channel.GangOut():
                 self._conversations.say(effect)
-            case core.ClearLeftovers():
+            case edge.ClearLeftovers():
                 self._clearing_since_s = self._clear_s = time.monotonic()
-            case core.Finish(result=result):
+            case edge.Finish(result=result):
                 self._result = result
                 self._write_result()
 
@@ -359,15 +364,15 @@ class Supervisor:
         """What the ranks have imported, where their agent wants to know: from the user's folder into ours."""
         if self._order.warm.learns:
             with suppress(OSError):
-                names = self._datagrams.read_file(ipc.MODULES, MODULES_BYTES_MAX)
-                with OpenFolder.open_path(self._folder) as ours:
-                    ours.write(ipc.MODULES, names, 0o600)
-                self._order = msgspec.structs.replace(self._order, warm=ipc.WarmOffer())
+                names = self._datagrams.read_file(records.MODULES, MODULES_BYTES_MAX)
+                with user_files.OpenFolder.open_path(self._folder) as ours:
+                    ours.write(records.MODULES, names, 0o600)
+                self._order = msgspec.structs.replace(self._order, warm=records.WarmOffer())
 
     def _keep(self, name: str, record: msgspec.Struct) -> bool:
         """Whether it is on disk. A full disk does not end a job."""
         try:
-            ipc.write_record(self._folder / name, record)
+            files.write_record(self._folder / name, record)
         except OSError as error:
             say(f"cannot write {self._folder / name}: {error.strerror}")
             return False
@@ -375,31 +380,31 @@ class Supervisor:
 
     def _clear(self, now_s: float) -> None:
         """End what the processes left behind. Orphans become our children, so none is missed."""
-        self._cgroup.kill(RANKS)
-        processes.kill_children()
+        self._cgroup.kill(cgroups.RANKS)
+        ranks.kill_children()
         self._children_ended()
         if now_s < self._signalled_s + CLEAR_PERIOD_S:
             self._clear_s = self._signalled_s + CLEAR_PERIOD_S
             return
-        if processes.has_children() or self._cgroup.pids(RANKS) or self._has_warm_leftovers(now_s):
+        if ranks.has_children() or self._cgroup.pids(cgroups.RANKS) or self._has_warm_leftovers(now_s):
             self._clear_s = now_s + CLEAR_PERIOD_S
             if now_s >= self._clearing_since_s + STUBBORN_S:
                 self._clear_s = now_s + STUBBORN_S
-                self._handle(core.Noted(text="processes do not end although they were killed (state D?)"))
+                self._handle(edge.Noted(text="processes do not end although they were killed (state D?)"))
             return
         if self._order.runtime is not None and not self._removed:
             self._removed = True
             if why := remove_containers(self._order, self._folder):
-                self._handle(core.Noted(text=why))
+                self._handle(edge.Noted(text=why))
             return  # Podman may have left a process of its own, which the next look ends.
         self._clear_s = inf
         self._take_outside_signals()
         self._keep_modules()
         self._outputs.drain_all()
         own = self._cgroup.memory_kills()
-        anybodys = processes.host_oom_kills() - self._oom_kills_before
+        anybodys = measuring.host_oom_kills() - self._oom_kills_before
         self._handle(
-            core.AllGone(
+            edge.AllGone(
                 tails=self._outputs.tails,
                 printed=self._outputs.read_printed(is_over=True),
                 oom_kills=own.at_limit if own is not None else 0,
@@ -415,11 +420,11 @@ class Supervisor:
     def _write_result(self) -> None:
         assert self._result is not None
         self._outputs.tell_losses()  # Before the result, with which readers stop.
-        if not self._keep(ipc.RESULT, msgspec.structs.replace(self._result, ended_unix_s=time.time())):
+        if not self._keep(records.RESULT, msgspec.structs.replace(self._result, ended_unix_s=time.time())):
             self._result_s = time.monotonic() + RETRY_S
             return
         self._result_s = inf
-        self._conversations.say(ipc.EndedNow())
+        self._conversations.say(channel.EndedNow())
         self._is_over = True
 
     def _say_farewell(self) -> None:
@@ -430,12 +435,12 @@ class Supervisor:
         self._datagrams.close()
         self._cgroup.leave()
         self._cgroup.remove()
-        processes.remove_short_folder(self._folder)
+        attempt_folder.remove_short_folder(self._folder)
 
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--wait"] and len(arguments) == 2 and arguments[1].isdecimal():
-        handed = handed_over(int(arguments[1]))
+        handed = handover.handed_over(int(arguments[1]))
         if handed is None:
             return 0
         arguments = handed
@@ -444,32 +449,31 @@ def main(arguments: list[str]) -> int:
         return EXIT_USAGE
     folder = Path(arguments[0]).resolve()
     try:
-        order = ipc.read_record(folder / ipc.ORDER, ipc.Order)
+        order = files.read_record(folder / records.ORDER, records.Order)
         if order is not None and len(arguments) > 1:
-            order = ipc.take_secrets(order, int(arguments[1]))
-    except (ipc.BadRecord, BadMessage, OSError) as error:
+            order = files.take_secrets(order, int(arguments[1]))
+    except (files.BadRecord, BadMessage, OSError) as error:
         say(str(error))
         return EXIT_USAGE
     if order is None:
-        say(f"no {ipc.ORDER} in {folder}")
+        say(f"no {records.ORDER} in {folder}")
         return EXIT_USAGE
-    if (folder / SUPERVISOR_FILE).exists():
+    if (folder / records.SUPERVISOR).exists():
         say(f"attempt {order.attempt} of job {order.job_id} was started before")
         return EXIT_HAS_RUN
-    processes.block_signals()
-    processes.keep_files_to_ourselves()
+    block_signals()
+    ranks.keep_files_to_ourselves()
     if os.getsid(0) != os.getpid():
         os.setsid()
     try:
-        ipc.write_record(
-            folder / SUPERVISOR_FILE, own_identity(), durable=False
-        )  # Flushed once the ranks run.
+        # Flushed once the ranks run.
+        files.write_record(folder / records.SUPERVISOR, process_identity.own_identity(), durable=False)
         reaper = _reaper(folder) if order.mps or order.runtime is not None else None
-        become_subreaper()
+        rights.become_subreaper()
         supervisor = Supervisor(folder, order, has_reaper=reaper is not None)
     except OSError as error:  # Our own folder's disk is full, say. Nothing of the job's has run.
         say(f"{error.strerror or error}: {error.filename or folder}")
-        return ipc.CANNOT_BEGIN
+        return records.CANNOT_BEGIN
     supervisor.run()
     return 0
 
@@ -477,7 +481,7 @@ def main(arguments: list[str]) -> int:
 def _reaper(folder: Path) -> int | None:
     """What keeps it waiting as long as it is open. Without one the processes die with us."""
     try:
-        return processes.leave_to_reaper(folder)
+        return leave_to_reaper(folder)
     except OSError as error:
         say(f"no reaper: {error}")
         return None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent import ipc
+from cotenant.agent.ipc import channel, records
 from cotenant.controller.wire import BadMessage, StreamReply
 
 CONNECTIONS_MAX: Final = 8
@@ -30,7 +30,7 @@ class Connection:
     def __init__(self, opened: socket.socket) -> None:
         opened.setblocking(False)
         self.socket = opened
-        self._deframer = ipc.Deframer(ipc.ToSupervisor)
+        self._deframer = channel.Deframer(channel.ToSupervisor)
         self._unsent = bytearray()
         self.is_open = True
 
@@ -43,10 +43,10 @@ class Connection:
         """Whether the agent reads what it is sent."""
         return len(self._unsent) < UNSENT_BYTES_MAX // 4
 
-    def send(self, message: ipc.FromSupervisor) -> None:
+    def send(self, message: channel.FromSupervisor) -> None:
         if not self.is_open:
             return
-        self._unsent += ipc.frame_message(message)
+        self._unsent += channel.frame_message(message)
         self.flush()
         if len(self._unsent) > UNSENT_BYTES_MAX:
             self.close()
@@ -61,7 +61,7 @@ class Connection:
         except OSError:
             self.close()
 
-    def receive(self) -> list[ipc.ToSupervisor]:
+    def receive(self) -> list[channel.ToSupervisor]:
         """Returns the messages that have come in; closes the connection at the end of the stream and at the
         first bad frame."""
         try:
@@ -93,14 +93,14 @@ class Control:
         path.unlink(missing_ok=True)
         before = os.umask(0o177)  # Never, not even for a moment, open to others.
         try:
-            with ipc.short_address(path) as address:
+            with channel.short_address(path) as address:
                 self.listener.bind(address)
         finally:
             os.umask(before)
         self.listener.listen(CONNECTIONS_MAX)
         self.connections: list[Connection] = []
 
-    def accept(self, status: ipc.Status) -> Connection | None:
+    def accept(self, status: records.Status) -> Connection | None:
         """Accepts a new agent: it gets the whole status at once. The oldest goes if there are too many."""
         try:
             opened, _ = self.listener.accept()
@@ -111,12 +111,12 @@ class Control:
             self.connections.pop(0).close()
         connection = Connection(opened)
         self.connections.append(connection)
-        connection.send(ipc.StatusNow(status=status))
+        connection.send(channel.StatusNow(status=status))
         return connection
 
-    def say(self, message: ipc.FromSupervisor) -> None:
+    def say(self, message: channel.FromSupervisor) -> None:
         """Sends a message to every agent; what is relayed only to the newest, so that it is relayed once."""
-        is_relayed = isinstance(message, ipc.GangOut | StreamReply)
+        is_relayed = isinstance(message, channel.GangOut | StreamReply)
         for connection in self.connections[-1:] if is_relayed else self.connections:
             connection.send(message)
 
@@ -136,8 +136,8 @@ class Conversations:
         path: Path,
         selector: selectors.BaseSelector,
         *,
-        status: Callable[[], ipc.Status],
-        heard: Callable[[ipc.ToSupervisor], None],
+        status: Callable[[], records.Status],
+        heard: Callable[[channel.ToSupervisor], None],
     ) -> None:
         """Opens the socket for agents and listens. `path`: of the socket. `status`: what a new agent is told
         first."""
@@ -145,7 +145,7 @@ class Conversations:
         self._selector, self._status, self._heard = selector, status, heard
         selector.register(self._control.listener, selectors.EVENT_READ, self._accept)
 
-    def say(self, message: ipc.FromSupervisor) -> None:
+    def say(self, message: channel.FromSupervisor) -> None:
         """Sends a message to every agent that is connected."""
         self._control.say(message)
         for connection in list(self._control.connections):

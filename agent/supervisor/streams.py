@@ -14,9 +14,9 @@ from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.port_connection import NoConnection, PortConnection
-from cotenant.agent.supervisor.processes import Terminal
+from cotenant.agent.supervisor.processes.terminal import Terminal
 from cotenant.controller.wire import AskStream, HostStream, StreamAsk, StreamReply, StreamTold
 
 STREAMS_MAX: Final = 64

@@ -23,7 +23,8 @@ import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.process_identity import identity_of, open_pidfd
-from cotenant.agent.ipc import Order, RankOrder, short_address
+from cotenant.agent.ipc.channel import short_address
+from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.warm.refusals import Program, WarmRefused
 from cotenant.controller.wire import BadMessage, decode_json
 

@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import WarmOffer
+from cotenant.agent.ipc.records import WarmOffer
 
 # --- Who may share one -----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import short_address
+from cotenant.agent.ipc.channel import short_address
 from cotenant.agent.warm.pool import LATE, LATE_PREFIXES, ServerKind
 from cotenant.controller.wire import BadMessage, decode_json
 from cotenant.mps.environment import NOT_A_CLIENT

@@ -17,7 +17,6 @@ from typing import Any, Callable, Final
 import torch
 
 from cotenant.checkpoint.disk import layout, memory, save
-from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.disk.save import SaveOrder, SavePayload
 from cotenant.checkpoint.guard import SAVING
 from cotenant.checkpoint.late_log import LateLog
@@ -118,7 +117,7 @@ class Saver:
         if self._place.rank != 0 and self._ok and wait:
             try:
                 save.wait_published(self._order)
-            except CheckpointError:
+            except layout.CheckpointError:
                 self._ok = False
         return self._ok
 

@@ -22,25 +22,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from cotenant.checkpoint.picture.arrays import ARRAY, KEPT_BYTES_MAX, TENSOR
-from cotenant.checkpoint.picture.atoms import ATOMS, BASES, IN_MEMORY, PLAIN
-from cotenant.checkpoint.picture.digest import digest_tensor, is_address, name_of_constant
-from cotenant.checkpoint.picture.kinds import (
-    CONTAINERS,
-    Attributes,
-    EnvironmentKind,
-    FrameVariables,
-    Kind,
-    KnownByClass,
-    ListedKind,
-    NamedKind,
-    SlotsOf,
-)
+from cotenant.checkpoint import namespaces, ownership
+from cotenant.checkpoint.picture import arrays, atoms, digest, kinds, settings
 from cotenant.checkpoint.picture.nodes import Node, hold, let_go
 from cotenant.checkpoint.picture.objects import DRAWS, OBJECT, OBJECTS, OPAQUE, is_pure
-from cotenant.checkpoint.picture.settings import PROCESS, SETTINGS, ProcessSettings, SettingsKind
-from cotenant.checkpoint.namespaces import names_of
-from cotenant.checkpoint.ownership import own_modules
 
 BESIDE: Final = (
     "multiprocessing",
@@ -80,7 +65,7 @@ class PictureChange(NamedTuple):
     """An object that is not as it was. `path`: where it was met first."""
 
     path: str
-    kind: Kind
+    kind: kinds.Kind
     value: Any
 
     def __repr__(self) -> str:
@@ -128,7 +113,9 @@ class Picture:
                 if not number % _LOOK_AT_CLOCK and monotonic() > give_up_at_s:
                     raise PictureTooLarge(f"more can be reached than can be looked at in {SECONDS_MAX:.0f} s")
                 value, kind = node.held, node.kind
-                node.state = state = kind.read(value) if kind is not TENSOR else self._read_tensor(value)
+                node.state = state = (
+                    kind.read(value) if kind is not arrays.TENSOR else self._read_tensor(value)
+                )
                 parts = kind.parts(value, state)
                 node.holds_objects = parts != ()
                 for step, part in parts:
@@ -149,16 +136,16 @@ class Picture:
         self.nodes.append(node)
 
     def _read_tensor(self, value: Any) -> Any:
-        state = TENSOR.read(value)
+        state = arrays.TENSOR.read(value)
         if state.content is None:
             return state
         size = state.content.numel() * state.content.element_size()
-        if self._digests and size <= KEPT_BYTES_MAX:
-            return state._replace(content=digest_tensor(state.content))
-        if not self._copies or size > KEPT_BYTES_MAX or self._copied_bytes + size > COPIED_BYTES_MAX:
+        if self._digests and size <= arrays.KEPT_BYTES_MAX:
+            return state._replace(content=digest.digest_tensor(state.content))
+        if not self._copies or size > arrays.KEPT_BYTES_MAX or self._copied_bytes + size > COPIED_BYTES_MAX:
             return state._replace(content=None)
         self._copied_bytes += size
-        return TENSOR.copy(state)
+        return arrays.TENSOR.copy(state)
 
     def objects(self) -> Iterator[Any]:
         """Everything that was met, the nearest to the roots first."""
@@ -197,13 +184,13 @@ class Picture:
 
     def node_at(self, address: Any) -> Node | None:
         """The object that has this `id`; None: none that was met."""
-        node = self._known.get(address) if is_address(address) else None
+        node = self._known.get(address) if digest.is_address(address) else None
         return None if node is None or node.kind.is_part or id(node.value) != address else node
 
     def name_of(self, value: Any) -> str:
         """How a reference to an object is written, so that two processes can compare it."""
         node = self.node_at(value) or self.node_of(value)
-        return name_of_constant(value) if node is None else node.path
+        return digest.name_of_constant(value) if node is None else node.path
 
     def tell_opaque(self) -> dict[str, int | None]:
         """What pickling tells of the objects that nobody can look into, by their paths."""
@@ -231,19 +218,19 @@ class Picture:
         found: dict[str, str] = {}
         for node in self.nodes:
             state = node.kind.read(node.value)
-            if isinstance(node.kind, NamedKind) and not isinstance(
-                node.kind, (EnvironmentKind, SettingsKind)
+            if isinstance(node.kind, kinds.NamedKind) and not isinstance(
+                node.kind, (kinds.EnvironmentKind, settings.SettingsKind)
             ):
                 shown = zip(*state)
                 found.update(
                     (node.path_to(node.kind.step(node.value, key)), repr(each)[:SHOWN_MAX])
                     for key, each in shown
-                    if type(each) in PLAIN
+                    if type(each) in atoms.PLAIN
                 )
-            elif node.kind is TENSOR or node.kind is ARRAY:
+            elif node.kind is arrays.TENSOR or node.kind is arrays.ARRAY:
                 number = node.kind.digest(state, self.name_of)
                 found[node.path_to("")] = f"{type(node.value).__name__} {tuple(node.value.shape)} {number:x}"
-            elif isinstance(node.kind, ListedKind):
+            elif isinstance(node.kind, kinds.ListedKind):
                 found[node.path_to("")] = f"{len(state)} items {node.kind.digest(state, self.name_of):x}"
             if len(found) >= most:
                 break
@@ -273,31 +260,31 @@ class Picture:
         return [change.path for change in self.changes()]
 
 
-def _find_kind(made: type) -> Kind | None:
+def _find_kind(made: type) -> kinds.Kind | None:
     """The kind of the objects of a type; None: they never change and hold nothing that does."""
-    if made is ProcessSettings:
-        return SETTINGS
-    if made in (Attributes, SlotsOf, FrameVariables):
-        return dict(CONTAINERS)[made]
-    is_plain = issubclass(made, BASES) and not issubclass(made, IN_MEMORY)
+    if made is settings.ProcessSettings:
+        return settings.SETTINGS
+    if made in (kinds.Attributes, kinds.SlotsOf, kinds.FrameVariables):
+        return dict(kinds.CONTAINERS)[made]
+    is_plain = issubclass(made, atoms.BASES) and not issubclass(made, atoms.IN_MEMORY)
     is_beside = made.__module__.partition(".")[0] in BESIDE or made.__module__.startswith(MEASURE)
-    if made in ATOMS or is_plain or is_beside:
+    if made in atoms.ATOMS or is_plain or is_beside:
         return None
     if issubclass(made, torch.Tensor):
-        return TENSOR
+        return arrays.TENSOR
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(made, (numpy.generic, numpy.dtype)):
         return None
     if numpy is not None and issubclass(made, numpy.ndarray):
-        return ARRAY
+        return arrays.ARRAY
     if numpy is not None and issubclass(made, (numpy.random.Generator, numpy.random.RandomState)):
         return DRAWS
     kind: Any = made
-    other: Kind = OBJECT if is_pure(kind) else OPAQUE
-    return next((each for base, each in (*CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
+    other: kinds.Kind = OBJECT if is_pure(kind) else OPAQUE
+    return next((each for base, each in (*kinds.CONTAINERS, *OBJECTS) if issubclass(made, base)), other)
 
 
-kind_of: Final[Callable[[Any], Kind | None]] = KnownByClass(_find_kind)
+kind_of: Final[Callable[[Any], kinds.Kind | None]] = kinds.KnownByClass(_find_kind)
 
 
 @contextlib.contextmanager
@@ -317,15 +304,15 @@ def process_roots() -> list[tuple[str, Any]]:
     random generators of the process, and torch's hooks on all modules."""
     roots: list[tuple[str, Any]] = []
     known: set[int] = set()
-    for name in own_modules():
-        module, names = sys.modules.get(name), names_of(name)
+    for name in ownership.own_modules():
+        module, names = sys.modules.get(name), namespaces.names_of(name)
         if names and id(names) not in known:
             known.add(id(names))
-            roots.append(("" if name == "__main__" else f"{name}.", Attributes(names, "{}", module)))
+            roots.append(("" if name == "__main__" else f"{name}.", kinds.Attributes(names, "{}", module)))
     hooks = torch.nn.modules.module
     for word in ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks"):
         roots.append((f"torch.nn.modules.module.{word}", getattr(hooks, word, {})))
-    return [*roots, ("os.environ", os.environ), ("settings: ", PROCESS), *generator_roots()]
+    return [*roots, ("os.environ", os.environ), ("settings: ", settings.PROCESS), *generator_roots()]
 
 
 def generator_roots() -> list[tuple[str, Any]]:

@@ -18,8 +18,7 @@ from typing import IO, Any, Final, cast
 import torch
 
 from cotenant.checkpoint.ownership import is_scripts_own
-from cotenant.checkpoint.picture import kinds
-from cotenant.checkpoint.picture.atoms import ATOMS
+from cotenant.checkpoint.picture import atoms, kinds
 from cotenant.checkpoint.training import rng
 
 POINTER_BYTES: Final = 8
@@ -100,7 +99,7 @@ class _Pickler(pickle.Pickler):
     path_of: Callable[[Any], str | None]
 
     def persistent_id(self, each: Any) -> str | None:
-        return None if each is self.own or type(each) in ATOMS else self.path_of(each)
+        return None if each is self.own or type(each) in atoms.ATOMS else self.path_of(each)
 
 
 class CellKind(kinds.ListedKind):

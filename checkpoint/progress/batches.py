@@ -12,9 +12,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.checkpoint.progress.expressions import Names, NotSeen
-from cotenant.checkpoint.progress.lengths import MISSING, attribute_there
-from cotenant.checkpoint.progress.loops import loops_at
+from cotenant.checkpoint.progress import expressions, lengths, loops
 
 BATCHES_SEEN: Final = 4
 """So many equal ones in a row, where no loader tells."""
@@ -46,15 +44,15 @@ def rows_seen(frames: Iterable[types.FrameType], first: Sequence[int]) -> BatchR
 def _told_by_loader(frames: Iterable[types.FrameType]) -> BatchRows | None:
     """The innermost loop around a step is the one that takes batches, or no loader tells."""
     for frame in frames:
-        around = loops_at(frame)
+        around = loops.loops_at(frame)
         if not around:
             continue
         if not isinstance(around[0], ast.For):
             return None
-        names = Names(frame)
+        names = expressions.Names(frame)
         try:
             rows = rows_of(names.source(around[0].iter))
-        except NotSeen:
+        except expressions.NotSeen:
             return None
         finally:
             names.release()
@@ -81,5 +79,5 @@ def rows_of(loader: Any) -> int | None:
 
 
 def _attribute(owner: Any, name: str, otherwise: Any = None) -> Any:
-    found = attribute_there(owner, name)
-    return otherwise if found is None or found is MISSING else found
+    found = lengths.attribute_there(owner, name)
+    return otherwise if found is None or found is lengths.MISSING else found

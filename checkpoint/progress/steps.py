@@ -20,19 +20,11 @@ from multiprocessing import util
 from time import perf_counter
 from typing import Any, Final
 
+from cotenant.checkpoint import lookups, namespaces, unseen
 from cotenant.checkpoint.guard import COUNTING, ENDING, Guard, door
-from cotenant.checkpoint.lookups import never_compile
-from cotenant.checkpoint.namespaces import module_of
-from cotenant.checkpoint.progress import loops
+from cotenant.checkpoint.progress import expressions, lengths, loops, losses, main_optimizer
 from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
-from cotenant.checkpoint.progress.expressions import Names
-from cotenant.checkpoint.progress.lengths import MISSING, attribute_there
-from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
-from cotenant.checkpoint.progress.losses import loss_number, loss_variable
-from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
-from cotenant.checkpoint.talk import protocol
-from cotenant.checkpoint.talk.pace import pace_here
-from cotenant.checkpoint.unseen import Unseen
+from cotenant.checkpoint.talk import pace, protocol
 
 TURNS_MIN: Final = 16
 """So many turns of the innermost loop say how many steps one has, where that is no whole number."""
@@ -53,7 +45,7 @@ class LoopLength:
         self.loops: tuple[int, ...] = ()
         """The turns of the loops around a step, from the outside in, where they were seen."""
 
-    def learn(self, steps: int, windows: Turns) -> None:
+    def learn(self, steps: int, windows: loops.Turns) -> None:
         """Learns from the loops in the middle of a turn of the innermost one, just after step number
         `steps`."""
         if windows.key != self._key:
@@ -78,7 +70,7 @@ class StepReporter:
     """`stepped` is called after each step of each optimizer; the first one to step is the one that counts."""
 
     def __init__(
-        self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in, guard: Guard = COUNTING
+        self, loaders: loops.Loaders, turns_in: Callable[..., Any] = loops.turns_in, guard: Guard = COUNTING
     ) -> None:
         """Begins with no steps. `turns_in`: what sees the loops around a step."""
         self._guard = guard
@@ -95,10 +87,10 @@ class StepReporter:
         """Starts counting anew, also in a process that was forked: what its parent has counted is the
         parent's."""
         self.steps = 0
-        self.pace = pace_here()
+        self.pace = pace.pace_here()
         self.length = LoopLength()
         self.batch: BatchRows | None = None
-        self._main = MainOptimizer()
+        self._main = main_optimizer.MainOptimizer()
         if self._out is not None:
             self._out.close()
         self._out = None
@@ -118,7 +110,7 @@ class StepReporter:
         torch = sys.modules["torch"]
 
         @door
-        @never_compile
+        @lookups.never_compile
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             # A step that is being compiled must find nothing here to compile.
             if not torch.compiler.is_compiling():
@@ -132,7 +124,7 @@ class StepReporter:
         self.pace.end_step()
         self.steps = steps = self.steps + 1
         if steps >= self._look_at or steps == self._s_changes_at or perf_counter() >= self._due_s:
-            with Unseen():
+            with unseen.Unseen():
                 self._speak(steps)
 
     # --- Telling ------------------------------------------------------------------------------------
@@ -153,7 +145,7 @@ class StepReporter:
             self._told_first = self._told_first or self._say(protocol.FIRST_STEP, step=steps)
             before, before_s = self._told
             elapsed_s = now_s - before_s if before else 0.0
-            loss = loss_number(loss_variable(loops.frames_from(sys._getframe(1))))
+            loss = losses.loss_number(losses.loss_variable(loops.frames_from(sys._getframe(1))))
             self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             s_ends = steps == self._s_changes_at
             self._memory.report_if_due(now_s, steps, self._steps_used(), s_ends=s_ends)
@@ -244,7 +236,7 @@ class StepReporter:
                 self.length.take_length(steps + known[0], known[1])
             else:
                 self.length.learn(steps, self._turns_in(frames, self._loaders, session))
-        except NotSeen as error:
+        except loops.NotSeen as error:
             self.length.not_seen(str(error))
 
     # --- Ending -------------------------------------------------------------------------------------
@@ -283,7 +275,7 @@ _LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
 def steps_left(frames: Iterable[types.FrameType]) -> tuple[int, str] | None:
     """After the present step, and who says so; None where no such trainer stands around it."""
     for frame in frames:
-        module = module_of(frame)
+        module = namespaces.module_of(frame)
         if module == "transformers.trainer":
             found = _transformers(_owner(frame))
         elif module.startswith(_LIGHTNING):
@@ -299,7 +291,7 @@ def _owner(frame: types.FrameType) -> Any:
     """Whose method it is."""
     if frame.f_code.co_varnames[:1] != ("self",):
         return None
-    names = Names(frame)
+    names = expressions.Names(frame)
     try:
         return names.local.get("self")
     finally:
@@ -307,8 +299,8 @@ def _owner(frame: types.FrameType) -> Any:
 
 
 def _transformers(trainer: Any) -> tuple[int, str] | None:
-    state = attribute_there(trainer, "state")
-    total, done = (attribute_there(state, name) for name in ("max_steps", "global_step"))
+    state = lengths.attribute_there(trainer, "state")
+    total, done = (lengths.attribute_there(state, name) for name in ("max_steps", "global_step"))
     if not issubclass(type(total), int) or not issubclass(type(done), int) or total < 1:
         return None
     return max(0, total - done - 1), f"the Trainer says {total} steps in all"
@@ -316,7 +308,7 @@ def _transformers(trainer: Any) -> tuple[int, str] | None:
 
 def _lightning(owner: Any) -> tuple[int, str] | None:
     """Its own estimate may ask the script for its loaders: this is the same from what its loops hold."""
-    trainer = owner if _there(owner, "fit_loop") is not MISSING else _there(owner, "trainer")
+    trainer = owner if _there(owner, "fit_loop") is not lengths.MISSING else _there(owner, "trainer")
     batches, epochs = _there(trainer, "fit_loop", "max_batches"), _there(trainer, "fit_loop", "max_epochs")
     steps, each = (
         _there(trainer, "fit_loop", "epoch_loop", "max_steps"),
@@ -336,5 +328,5 @@ def _lightning(owner: Any) -> tuple[int, str] | None:
 
 def _there(owner: Any, *names: str) -> Any:
     for name in names:
-        owner = attribute_there(owner, name)
+        owner = lengths.attribute_there(owner, name)
     return owner

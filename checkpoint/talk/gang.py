@@ -17,7 +17,6 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from cotenant.checkpoint.disk import layout
-from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.guard import ENDING
 from cotenant.checkpoint.late_log import LateLog
 from cotenant.checkpoint.talk.protocol import PROTOCOL_VERSION, JobEnvironment
@@ -52,7 +51,7 @@ def attempt_of(env: JobEnvironment, root: Path) -> int:
     """The number of the attempt: the supervisor's; for a plain script with a root the next one that is
     free."""
     if env.world_size > 1 and not is_set_up():
-        raise CheckpointError("make the Session after torch.distributed.init_process_group")
+        raise layout.CheckpointError("make the Session after torch.distributed.init_process_group")
     if env.attempt is not None:
         return env.attempt
     box = [layout.newest_reader(root) + 1 if env.rank == 0 else 0]

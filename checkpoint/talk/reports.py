@@ -16,12 +16,9 @@ from typing import Any, Final
 import torch
 
 from cotenant.checkpoint.resuming import Resumed
-from cotenant.checkpoint.talk import gang, protocol
+from cotenant.checkpoint.talk import gang, memory, pace, protocol
 from cotenant.checkpoint.talk.agreement import Agreement
 from cotenant.checkpoint.talk.channel import SupervisorChannel
-from cotenant.checkpoint.talk.memory import MemoryReports
-from cotenant.checkpoint.talk.pace import pace_here
-from cotenant.checkpoint.talk.protocol import JobEnvironment
 
 METRICS_MAX: Final = 16
 
@@ -30,7 +27,9 @@ class Introduction:
     """The hello of a rank to its supervisor. `channel` None: there is no supervisor, and nobody to introduce
     oneself to."""
 
-    def __init__(self, channel: SupervisorChannel | None, agreement: Agreement, env: JobEnvironment) -> None:
+    def __init__(
+        self, channel: SupervisorChannel | None, agreement: Agreement, env: protocol.JobEnvironment
+    ) -> None:
         self._channel = channel
         self._agreement = agreement
         self._env = env
@@ -115,7 +114,7 @@ class ProgressReporter:
         self._first = True
         self._reported_step = step
         self._reported_at_s = perf_counter()
-        self._memory = MemoryReports(channel.report, step)
+        self._memory = memory.MemoryReports(channel.report, step)
         self._loss = _LossReader()
         self._metrics: dict[str, float] = {}
         self._has_new_metrics = False
@@ -147,10 +146,10 @@ class ProgressReporter:
     def exclude_pause(self) -> None:
         """Time until now was not spent on steps (a save): do not count it."""
         self._reported_at_s = perf_counter()
-        pace_here().leave_out()
+        pace.pace_here().leave_out()
 
     def _say(self, step: int, count: int, elapsed_s: float, steps_used: int, loss: Any) -> None:
-        waited_s, longest_s = pace_here().take()
+        waited_s, longest_s = pace.pace_here().take()
         self._channel.report(
             protocol.STEP,
             step=step,

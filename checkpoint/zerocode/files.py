@@ -20,9 +20,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door, leave_out_frame, listen_for
-from cotenant.checkpoint.namespaces import module_of
-from cotenant.checkpoint.ownership import is_scripts_own
+from cotenant.checkpoint import guard, namespaces, ownership
 from cotenant.checkpoint.progress.expressions import called_name
 from cotenant.checkpoint.zerocode.looking import own_sources, training_loops
 
@@ -59,13 +57,13 @@ class FileWatch:
     def begin(self) -> None:
         """From now on, for ever: an audit hook cannot be taken away. torch.save opens its file in C++, of
         which Python does not tell."""
-        listen_for(_EVENTS, self._heard)
+        guard.listen_for(_EVENTS, self._heard)
         serialization = sys.modules.get("torch.serialization")
         opens = getattr(serialization, "_open_zipfile_writer", None)
         if opens is None:
             return
 
-        @door
+        @guard.door
         @functools.wraps(opens)
         def _open_zipfile_writer(target: Any, *args: Any, **kwargs: Any) -> Any:
             if issubclass(type(target), (str, os.PathLike)):
@@ -73,7 +71,7 @@ class FileWatch:
             try:
                 return opens(target, *args, **kwargs)
             except BaseException as error:
-                leave_out_frame(error)
+                guard.leave_out_frame(error)
                 raise
 
         serialization._open_zipfile_writer = _open_zipfile_writer  # type: ignore[union-attr]
@@ -103,13 +101,13 @@ class FileWatch:
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
 
-    @door
+    @guard.door
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if self._busy:
             return
         self._busy = True
         try:
-            SAVING.run(self._take, event, args)
+            guard.SAVING.run(self._take, event, args)
         finally:
             self._busy = False
 
@@ -221,10 +219,10 @@ def _line_of(frame: types.FrameType | None) -> str:
     for _ in range(_FRAMES_MAX):
         if frame is None:
             return ""
-        name = module_of(frame)
+        name = namespaces.module_of(frame)
         if name.startswith("importlib") or (name.startswith("cotenant.") and name not in _BETWEEN):
             return ""
-        if is_scripts_own(name):
+        if ownership.is_scripts_own(name):
             return f"{os.path.basename(frame.f_code.co_filename)} line {frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -275,12 +273,12 @@ def allow_made_again(folders: Iterable[str]) -> None:
     """Folders that an earlier attempt made before its loop may be there when this one makes them."""
     made, make = frozenset(folders), os.mkdir
 
-    @door
+    @guard.door
     def mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         try:
             make(path, mode, dir_fd=dir_fd)
         except FileExistsError:
-            if SAVING.run(_is_among, path, made) is not True:
+            if guard.SAVING.run(_is_among, path, made) is not True:
                 raise
 
     os.mkdir = mkdir

@@ -20,19 +20,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from cotenant.checkpoint import namespaces, rerun, resuming
 from cotenant.checkpoint.guard import SAVING, door
-from cotenant.checkpoint.namespaces import module_of
 from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
-from cotenant.checkpoint.rerun import facts_of_all, marks_of_newest
-from cotenant.checkpoint.resuming import LoadedCheckpoint
-from cotenant.checkpoint.zerocode.looking import roots_of
-from cotenant.checkpoint.zerocode.passes import GENERATORS, LoaderSkip, PassedBatches, WrittenPass
-from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode import looking, passes, refusals, sites, state_reader, state_writer
 from cotenant.checkpoint.zerocode.resuming import TakenUp
 from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
-from cotenant.checkpoint.zerocode.sites import LoopSite, script_frames
-from cotenant.checkpoint.zerocode.state_reader import StateReader
-from cotenant.checkpoint.zerocode.state_writer import StateWriter
 
 TRAINER: Final = "transformers.trainer"
 """The module whose functions are the loop around a step."""
@@ -79,15 +72,15 @@ class _Driver:
     def _follow(self, module: Any, trainer: Any, folder: Any) -> bool | None:
         """Follows a Trainer's steps, where it could go on at one of them. Returns True where it is taken up
         by us, and not from a folder of its own."""
-        line = next((each.f_lineno for each in reversed(script_frames(sys._getframe(1)))), 0)
+        line = next((each.f_lineno for each in reversed(sites.script_frames(sys._getframe(1)))), 0)
         if self._steps is not None:
             self._steps.rank_gives_up(f"line {line}: {ANOTHER}")
             return None
-        is_left = next(facts_of_all(), None) is not None
+        is_left = next(rerun.facts_of_all(), None) is not None
         why = self._reports.obstacle or _obstacle(trainer)
         if not why and folder and not is_left:
             why = "it begins from a checkpoint folder of its own"
-        if why or marks_of_newest():
+        if why or rerun.marks_of_newest():
             self._reports.driven(None, f"line {line}: the Trainer cannot be resumed: {why}" if why else "")
             return None
         rank = TrainerRank(self._watched, line=line, leaves_only=self._reports.leaves_only)
@@ -127,7 +120,7 @@ class _Standing(NamedTuple):
         """
         found = _frame_with(frame, "epoch_iterator", "batch_samples", "epoch", "update_step")
         if found is None:
-            raise NotResumable(ANOTHER_LOOP)
+            raise refusals.NotResumable(ANOTHER_LOOP)
         return _Standing(line, found)
 
     @property
@@ -142,7 +135,7 @@ class _Standing(NamedTuple):
 def _frame_with(frame: types.FrameType | None, *names: str) -> types.FrameType | None:
     """The innermost function of the Trainer's that has these variables; None: there is none."""
     while frame is not None:
-        if module_of(frame) == TRAINER and set(names) <= set(frame.f_code.co_varnames):
+        if namespaces.module_of(frame) == TRAINER and set(names) <= set(frame.f_code.co_varnames):
             return frame
         frame = frame.f_back
     return None
@@ -150,13 +143,13 @@ def _frame_with(frame: types.FrameType | None, *names: str) -> types.FrameType |
 
 def _frames_of(frame: types.FrameType) -> list[types.FrameType]:
     """The script's own frames and those of its Trainer, the outermost first."""
-    return script_frames(frame, also=TRAINER)
+    return sites.script_frames(frame, also=TRAINER)
 
 
 def _generator_of(batches: Any) -> types.FrameType | None:
     """The frame of Accelerate's generator, where one gives the batches."""
     frame = batches.gi_frame if type(batches) is types.GeneratorType else None
-    return frame if frame is not None and module_of(frame) == GENERATORS else None
+    return frame if frame is not None and namespaces.module_of(frame) == passes.GENERATORS else None
 
 
 def _loaders(batches: Any) -> Any:
@@ -164,7 +157,7 @@ def _loaders(batches: Any) -> Any:
     kind of loader."""
     generator = _generator_of(batches)
     found = batches if generator is None else generator.f_locals.get("dataloader_iter")
-    return found if issubclass(type(found), (_BaseDataLoaderIter, PassedBatches)) else None
+    return found if issubclass(type(found), (_BaseDataLoaderIter, passes.PassedBatches)) else None
 
 
 class TrainerRank(ScriptRank):
@@ -182,22 +175,22 @@ class TrainerRank(ScriptRank):
             standing = _Standing.above(sys._getframe(1), self._line)
             self._end_turn(standing.frame, standing)
             release_variables(_frames_of(standing.frame))
-        except NotResumable as error:
+        except refusals.NotResumable as error:
             self._fail(self.locate(str(error)))
 
     def locate(self, reason: str) -> str:
         return f"line {self._line}: {reason}"
 
     def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
-        return [*roots_of(_frames_of(frame)), *self._watched.passes.generators()]
+        return [*looking.roots_of(_frames_of(frame)), *self._watched.passes.generators()]
 
-    def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
+    def _write_place(self, standing: Any, writer: state_writer.StateWriter) -> dict[str, Any]:
         names = standing.frame.f_locals
         batches, generator = standing.batches, _generator_of(standing.batches)
         loaders = _loaders(batches)
         begun = None if loaders is None else self._watched.passes.find(loaders)
         if begun is None:
-            raise NotResumable(
+            raise refusals.NotResumable(
                 f"`{standing.frame.f_code.co_name}().epoch_iterator` is a {type(batches).__name__}: only "
                 "loaders of torch, and those that Accelerate makes of them, can be taken up"
             )
@@ -277,7 +270,7 @@ class _WayBack:
     def __init__(self, trainer: Any, rank: TrainerRank, watched: Watched, frame: types.FrameType) -> None:
         """`frame`: of the Trainer's loop over epochs, which has not begun."""
         self._trainer, self._rank, self._passes = trainer, rank, watched.passes
-        self._loaded: LoadedCheckpoint = rank.take_up()
+        self._loaded: resuming.LoadedCheckpoint = rank.take_up()
         self._taken_up = TakenUp(rank, watched, self._loaded)
         rank.run_or_end(self._send_to_epoch, frame)
 
@@ -287,7 +280,7 @@ class _WayBack:
         self._passes.take_up()
         variables = FrameVariables(frame)
         variables.bind({**variables.variables, "epochs_trained": own["epoch"]})
-        self._left, self._written = own["update_step"], WrittenPass(*own["pass"])
+        self._left, self._written = own["update_step"], passes.WrittenPass(*own["pass"])
 
         @door
         def get_batch_samples(batches: Any, *_: Any) -> Any:
@@ -310,7 +303,7 @@ class _WayBack:
             next(batches)
         self._passes.skip = None
         standing = _Standing.above(sys._getframe(1), 0)
-        path = roots_of(_frames_of(standing.frame))[-1][0]
+        path = looking.roots_of(_frames_of(standing.frame))[-1][0]
         variable = functools.partial(self._taken_up.reader.variable_of, path)
         return variable("batch_samples"), variable("num_items_in_batch")
 
@@ -332,7 +325,7 @@ class _WayBack:
             self._trainer.get_batch_samples = self._own
         for path, variables in self._own_variables(standing):
             loaders = variables.variables.get(path)
-            if type(loaders) is PassedBatches:
+            if type(loaders) is passes.PassedBatches:
                 variables.bind({**variables.variables, path: loaders.behind})
         self._taken_up.put_everything_back(self._rank.roots(standing.frame))
         release_variables(_frames_of(standing.frame))
@@ -346,11 +339,11 @@ class _WayBack:
             yield "dataloader_iter", FrameVariables(generator)
 
 
-class _Skip(LoaderSkip):
+class _Skip(passes.LoaderSkip):
     """Goes past all batches that were given: what was in the last of them is put back."""
 
-    def __init__(self, written: WrittenPass, reader: StateReader) -> None:
-        super().__init__([written], LoopSite(TRAINER, "", 0, 0, written.given), reader)
+    def __init__(self, written: passes.WrittenPass, reader: state_reader.StateReader) -> None:
+        super().__init__([written], sites.LoopSite(TRAINER, "", 0, 0, written.given), reader)
 
     def _is_shown_only(self, _: Any) -> bool:
         return True

@@ -18,10 +18,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import SAVING, door
-from cotenant.checkpoint.lookups import LookedUp
-from cotenant.checkpoint.namespaces import has_plain_names, names_of
-from cotenant.checkpoint.ownership import is_scripts_own, own_modules
+from cotenant.checkpoint import guard, lookups, namespaces, ownership
 from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
 from cotenant.checkpoint.picture.kinds import FrameVariables, release_variables
 from cotenant.checkpoint.progress.loops import Loop, loops_at
@@ -64,7 +61,7 @@ class FirstLook:
         self._heads: dict[str, dict[int, Loop]] = {}
         self._is_over = False
         self._is_paused = False
-        self._looked: LookedUp | None = None
+        self._looked: lookups.LookedUp | None = None
 
     def begin(self, startup: Any) -> None:
         """Wait for the first optimizer."""
@@ -74,9 +71,9 @@ class FirstLook:
             self._arm(frame)
 
         # Of what an optimizer looks up while it is made, the first thing.
-        self._looked = LookedUp(optimizer, "_patch_step_function", SAVING, look)
-        startup.call_before_import(LATE, lambda: SAVING.run(self._pause))
-        startup.when_imported(LATE, lambda _: SAVING.run(self._go_on))
+        self._looked = lookups.LookedUp(optimizer, "_patch_step_function", guard.SAVING, look)
+        startup.call_before_import(LATE, lambda: guard.SAVING.run(self._pause))
+        startup.when_imported(LATE, lambda _: guard.SAVING.run(self._go_on))
 
     def end(self) -> None:
         """The first step is done: nothing is left of this."""
@@ -110,7 +107,7 @@ class FirstLook:
                 self.why_not = "another tracer (a debugger, coverage) runs in it"
             return
         frames = script_frames(frame)
-        if not all(map(has_plain_names, frames)):
+        if not all(map(namespaces.has_plain_names, frames)):
             self.why_not = "code of it runs in a mapping of its own (`exec`, `__prepare__`)"
             return
         self._heads = training_loops()
@@ -134,10 +131,10 @@ class FirstLook:
             trace(self._called)
         self._is_paused = False
 
-    @door
+    @guard.door
     def _called(self, frame: types.FrameType, event: str, _: Any, is_ending: Any = sys.is_finalizing) -> Any:
         """An interpreter at its end takes modules apart, this one too, and calls functions meanwhile."""
-        return None if is_ending() else SAVING.run(self._tracer_of, frame)
+        return None if is_ending() else guard.SAVING.run(self._tracer_of, frame)
 
     def _tracer_of(self, frame: types.FrameType) -> Any:
         """What is to trace a function that is called; None: it has no loop that trains."""
@@ -148,15 +145,15 @@ class FirstLook:
         last = max((line for _, line in dis.findlinestarts(code) if line), default=0)
         return self._line if any(code.co_firstlineno <= line <= last for line in heads) else None
 
-    @door
+    @guard.door
     def _line(self, frame: types.FrameType, event: str, _: Any, is_ending: Any = sys.is_finalizing) -> Any:
         if is_ending():
             return None
         if event == "line" and not self._is_over:
             loop = self._heads.get(frame.f_code.co_filename, {}).get(frame.f_lineno)
             if loop is not None:
-                SAVING.run(self._look, frame, loop)
-        return None if SAVING.why else self._line
+                guard.SAVING.run(self._look, frame, loop)
+        return None if guard.SAVING.why else self._line
 
     def _look(self, frame: types.FrameType, loop: Loop) -> None:
         """A loop is reached that may train: if it is the outermost one, this is the loop's begin."""
@@ -230,9 +227,9 @@ def _leading_to(words: frozenset[str], trees: Iterable[ast.Module]) -> set[str]:
 def own_sources() -> Iterator[tuple[str, ast.Module]]:
     """The files of the script's own modules with their text, read."""
     lines_left = SOURCE_LINES_MAX
-    for name in own_modules():
-        file = names_of(name).get("__file__")
-        if not isinstance(file, str) or not is_scripts_own(name):
+    for name in ownership.own_modules():
+        file = namespaces.names_of(name).get("__file__")
+        if not isinstance(file, str) or not ownership.is_scripts_own(name):
             continue
         lines = linecache.getlines(file)
         lines_left -= len(lines)

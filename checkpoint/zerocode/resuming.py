@@ -21,24 +21,14 @@ from typing import Any, Final
 
 from torch.utils.hooks import RemovableHandle
 
-from cotenant.checkpoint import marks
-from cotenant.checkpoint.guard import ENV_SOCKET, SAVING, door
+from cotenant.checkpoint import guard, marks, rerun, resuming, seeds, unseen
 from cotenant.checkpoint.picture import Picture
 from cotenant.checkpoint.picture.kinds import FrameVariables
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
-from cotenant.checkpoint.rerun import edited_on_the_way, first_loops
-from cotenant.checkpoint.resuming import LoadedCheckpoint
-from cotenant.checkpoint.seeds import end_seeds
 from cotenant.checkpoint.training.state import GradientOrder
-from cotenant.checkpoint.unseen import Unseen
-from cotenant.checkpoint.zerocode.files import put_back_files
-from cotenant.checkpoint.zerocode.looking import roots_of
+from cotenant.checkpoint.zerocode import files, looking, proof, refusals, script_rank, state_reader
 from cotenant.checkpoint.zerocode.passes import LoaderSkip, WrittenPass
-from cotenant.checkpoint.zerocode.proof import ShownState
-from cotenant.checkpoint.zerocode.refusals import NotResumable
-from cotenant.checkpoint.zerocode.script_rank import ScriptRank, Watched
 from cotenant.checkpoint.zerocode.sites import GIVEN, CallSite, LoopSite, calls_in, script_frames
-from cotenant.checkpoint.zerocode.state_reader import StateReader
 
 EDITED: Final = (
     "{} was edited since this job was left there, so that its place in it is lost. To go on, undo the "
@@ -58,7 +48,9 @@ class PassedOver(BaseException):
 class TakenUp:
     """What a process had when it was left, on its way into the objects of this one."""
 
-    def __init__(self, rank: ScriptRank, watched: Watched, loaded: LoadedCheckpoint) -> None:
+    def __init__(
+        self, rank: script_rank.ScriptRank, watched: script_rank.Watched, loaded: resuming.LoadedCheckpoint
+    ) -> None:
         self._rank, self._watched, self._loaded = rank, watched, loaded
 
     def begin(self, frames: list[types.FrameType], began: list[CallSite]) -> None:
@@ -69,20 +61,20 @@ class TakenUp:
         """
         own, watched = self._loaded.own, self._watched
         watched.passes.take_up()
-        self._picture = picture = Picture(roots_of(frames), digests=True, aliases=True)
+        self._picture = picture = Picture(looking.roots_of(frames), digests=True, aliases=True)
         watched.look.take(picture, began)
         watched.files.enter_loop()
-        end_seeds()
-        self.reader = StateReader(own["state"], picture, watched.passes)
+        seeds.end_seeds()
+        self.reader = state_reader.StateReader(own["state"], picture, watched.passes)
         for key, names in own["gradient_orders"]:
             wrong = GradientOrder(self.reader.object_at(key)).replay(names)
             if wrong:
-                raise NotResumable(wrong)
+                raise refusals.NotResumable(wrong)
         for key in own.get("optimizer", ()):
             MainOptimizer.of_attempt_before = weakref.ref(self.reader.object_at(key))
         missing = self.reader.put_back()
         if missing:
-            raise NotResumable(
+            raise refusals.NotResumable(
                 f"what comes before its loop came out otherwise: {', '.join(missing[:4])} is not there"
             )
 
@@ -97,12 +89,14 @@ class TakenUp:
         self._picture.put_back()  # What was done on the way here.
         missing = [*self.reader.put_back(), *self.reader.put_back_frames(inner)]
         if missing:
-            raise NotResumable(f"its loop was reached by another way: {', '.join(missing[:4])} not there")
-        put_back_files(self._loaded.own["files"])
-        shown = ShownState(*self._loaded.own["shown"])
-        wrong = shown.difference(ShownState.from_picture(Picture(roots)))
+            raise refusals.NotResumable(
+                f"its loop was reached by another way: {', '.join(missing[:4])} not there"
+            )
+        files.put_back_files(self._loaded.own["files"])
+        shown = proof.ShownState(*self._loaded.own["shown"])
+        wrong = shown.difference(proof.ShownState.from_picture(Picture(roots)))
         if wrong:
-            raise NotResumable(OTHERWISE.format(wrong))
+            raise refusals.NotResumable(OTHERWISE.format(wrong))
         # The next hook gets a number that none has, as it would have: else it takes the place of one.
         RemovableHandle.next_id = self._loaded.own.get("hooks_made", RemovableHandle.next_id)
         self._picture.let_go()
@@ -113,18 +107,18 @@ class TakenUp:
 class Resumption:
     """Takes one script up where it was left."""
 
-    def __init__(self, make_rank: Callable[[], ScriptRank], watched: Watched) -> None:
+    def __init__(self, make_rank: Callable[[], script_rank.ScriptRank], watched: script_rank.Watched) -> None:
         """`make_rank()` is called at the first of the loops."""
         self._make_rank, self._watched = make_rank, watched
-        self._rank: ScriptRank | None = None
-        self._loaded: LoadedCheckpoint | None = None
+        self._rank: script_rank.ScriptRank | None = None
+        self._loaded: resuming.LoadedCheckpoint | None = None
         self._own: dict[str, Any] = {}
-        self._first_loops = first_loops()
+        self._first_loops = rerun.first_loops()
         self._began: list[CallSite] = []
         self._way: list[CallSite] = []
         self._sites: list[LoopSite] = []
         self._taken_up: TakenUp | None = None
-        self._reader: StateReader | None = None
+        self._reader: state_reader.StateReader | None = None
         self._skip: LoaderSkip | None = None
         """Where the next loop on the way was left."""
         self._under_way: dict[tuple[int, int], _Turns] = {}
@@ -147,16 +141,16 @@ class Resumption:
             setattr(builtins, name, self._mark(mark))
         setattr(builtins, marks.PASSED_OVER, PassedOver)
         atexit.register(self._end)
-        edited = edited_on_the_way()
+        edited = rerun.edited_on_the_way()
         if edited:
             self._refuse_to_destroy(EDITED.format(", ".join(edited)))
 
-    @door
+    @guard.door
     def _end(self) -> None:
         """The script is over, and was not taken up: that is not its end."""
         if not self._is_back and not os.path.exists(_taken_up_mark()):
             try:
-                SAVING.run(self._complain)
+                guard.SAVING.run(self._complain)
             finally:
                 os._exit(1)
 
@@ -171,16 +165,16 @@ class Resumption:
         passes_on = function == self._items
         when_back = None if function in (self._before, self._takes) else True
 
-        @door
+        @guard.door
         def mark(*args: Any) -> Any:
             if self._is_back:
                 return args[-1] if passes_on else when_back
-            return SAVING.run(function, sys._getframe(1), *args, seen=True)
+            return guard.SAVING.run(function, sys._getframe(1), *args, seen=True)
 
         return mark
 
     @property
-    @door
+    @guard.door
     def is_led(self) -> bool:
         """The script is between its first loop and where it was left."""
         return self._reader is not None and not self._is_back
@@ -287,7 +281,7 @@ class Resumption:
         assert self._rank is not None
         if function in (self._advance, self._go_to_turn):  # Code of the script's runs behind these.
             return self._rank.run_or_end(function, *args)
-        with Unseen():
+        with unseen.Unseen():
             return self._rank.run_or_end(function, *args)
 
     def _refuse_to_destroy(self, reason: str) -> None:
@@ -313,7 +307,7 @@ class Resumption:
     def _bind(self, frame: types.FrameType) -> None:
         """Give a function its variables before it goes on: what set them does not run again."""
         assert self._reader is not None
-        path, value = roots_of(script_frames(frame))[-1]
+        path, value = looking.roots_of(script_frames(frame))[-1]
         if isinstance(value, FrameVariables) and id(frame) not in self._bound:
             self._bound[id(frame)] = frame
             self._reader.keep_of_each_process({path: frame})
@@ -350,7 +344,7 @@ class Resumption:
     def _go_to_turn(self, turns: _Turns, frame: types.FrameType) -> None:
         number = self._number(script_frames(frame), turns.line)
         if number is None:
-            raise NotResumable(f"line {turns.line}: this loop was over when the script was left")
+            raise refusals.NotResumable(f"line {turns.line}: this loop was over when the script was left")
         passed = self._sites[number].passed
         if passed == GIVEN:
             given = self._watched.passes.find_in_loop(frame, {turns.line}, turns.items)[0].batches
@@ -360,12 +354,12 @@ class Resumption:
             turns.go_past_one()
         self._go_for(number + 1)
         if number == len(self._sites) - 1:
-            with Unseen():
+            with unseen.Unseen():
                 self._put_everything_back(frame)
 
     def _put_everything_back(self, frame: types.FrameType) -> None:
         assert self._taken_up is not None
-        roots = [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
+        roots = [*looking.roots_of(script_frames(frame)), *self._watched.passes.generators()]
         self._taken_up.put_everything_back(roots)
         self._is_back = True
         with contextlib.suppress(OSError), open(_taken_up_mark(), "w"):
@@ -381,7 +375,7 @@ class Resumption:
 def _taken_up_mark() -> str:
     """A file that is there when a process of this attempt was taken up: who only starts others, as torchrun
     does, comes to none of their loops."""
-    socket = os.environ.get(ENV_SOCKET, "")
+    socket = os.environ.get(guard.ENV_SOCKET, "")
     return os.path.join(os.path.dirname(socket), "taken-up") if socket else ""
 
 
@@ -393,14 +387,14 @@ class _Turns:
         self.turn = -1
         """The number of the present one."""
 
-    @door
+    @guard.door
     def __iter__(self) -> _Turns:
         return self
 
-    @door
+    @guard.door
     def __next__(self) -> Any:
         if self._resumption.is_led:
-            SAVING.run(self._resumption.go_to_turn, self, sys._getframe(1))
+            guard.SAVING.run(self._resumption.go_to_turn, self, sys._getframe(1))
         self.turn += 1
         return next(self.items)
 

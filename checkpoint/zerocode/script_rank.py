@@ -21,31 +21,19 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
-from cotenant.checkpoint import rerun
+from cotenant.checkpoint import facts, guard, namespaces, ownership, picture, rank, rerun, resuming, seeds
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.facts import cuda_notes, unequal_facts
-from cotenant.checkpoint.guard import SAVING, AttemptEnds, describe, tell_supervisor, write_line
-from cotenant.checkpoint.namespaces import names_of
-from cotenant.checkpoint.ownership import own_modules, own_thread
-from cotenant.checkpoint.picture import Picture, PictureTooLarge
 from cotenant.checkpoint.picture.arrays import TENSOR
 from cotenant.checkpoint.picture.kinds import release_variables
 from cotenant.checkpoint.progress.loops import Loaders
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
-from cotenant.checkpoint.rank import IDLE_S_MAX, KEEP, JobRank
-from cotenant.checkpoint.resuming import LoadedCheckpoint
-from cotenant.checkpoint.seeds import seeds_used
 from cotenant.checkpoint.talk import protocol
 from cotenant.checkpoint.talk.agreement import StepVerdict
 from cotenant.checkpoint.training.state import order_matters, order_of
-from cotenant.checkpoint.zerocode.boundaries import TurnEnds
+from cotenant.checkpoint.zerocode import boundaries, looking, passes, refusals, state_writer
 from cotenant.checkpoint.zerocode.files import FileWatch
-from cotenant.checkpoint.zerocode.looking import FirstLook, registers_for_the_end, roots_of
-from cotenant.checkpoint.zerocode.passes import Passes
 from cotenant.checkpoint.zerocode.proof import Expected, OverlapProof, ShownState
-from cotenant.checkpoint.zerocode.refusals import NotResumable, NotYet
 from cotenant.checkpoint.zerocode.sites import CallSite, calls_in, script_frames, stand_at
-from cotenant.checkpoint.zerocode.state_writer import StateWriter
 
 PROOF_STEPS: Final = 2
 """Made by a process that has saved, before it leaves: the next one shows that it makes the same."""
@@ -91,11 +79,11 @@ class Watched:
     """What follows a script from its start, whether or not it is ever saved."""
 
     def __init__(self) -> None:
-        self.look, self.files, self.loaders = FirstLook(), FileWatch(), Loaders()
-        self.passes = Passes(self.loaders)
+        self.look, self.files, self.loaders = looking.FirstLook(), FileWatch(), Loaders()
+        self.passes = passes.Passes(self.loaders)
 
 
-class ScriptRank(JobRank):
+class ScriptRank(rank.JobRank):
     """Watches one script from its first step on, or from the loop in which it is taken up."""
 
     def __init__(self, watched: Watched, *, why_not: str, leaves_only: bool) -> None:
@@ -103,7 +91,7 @@ class ScriptRank(JobRank):
         self._script = PicturedState()
         super().__init__(self._script)
         self._watched, self._why_not, self._leaves_only = watched, why_not, leaves_only
-        self._turns = TurnEnds()
+        self._turns = boundaries.TurnEnds()
         self.has_ended = False
         """This attempt was ended, and said why."""
         self._verdict = StepVerdict.GO
@@ -122,9 +110,9 @@ class ScriptRank(JobRank):
         """Its state was written once."""
         self._has_looked = False
         """The interpreter keeps what its variables were at the end of the last turn."""
-        files = {names_of(name).get("__file__") for name in own_modules()}
+        files = {namespaces.names_of(name).get("__file__") for name in ownership.own_modules()}
         self._sources = {os.path.abspath(file): rerun.number_of(file) for file in files if file}
-        SAVING.when_off.append(self._fail)
+        guard.SAVING.when_off.append(self._fail)
         MainOptimizer.let_go = staticmethod(self._let_go)
 
     def begin(self, accumulates: bool | str) -> None:
@@ -132,16 +120,20 @@ class ScriptRank(JobRank):
         root = self._env.root
         if not self._why_not and root is None:
             self._why_not = "there is no folder for its checkpoints"
-        if not self._why_not and root is not None and self._open_checkpoints(root, KEEP, IDLE_S_MAX):
+        if (
+            not self._why_not
+            and root is not None
+            and self._open_checkpoints(root, rank.KEEP, rank.IDLE_S_MAX)
+        ):
             self.end_attempt(
                 "there are checkpoints of this job, but the script has not come to the loop they are of"
             )
         self._say_hello(accumulates)
 
-    def take_up(self) -> LoadedCheckpoint:
+    def take_up(self) -> resuming.LoadedCheckpoint:
         """Read the checkpoint that the script is to go on from."""
         assert self._env.root is not None
-        loaded = self._open_checkpoints(self._env.root, KEEP, IDLE_S_MAX)
+        loaded = self._open_checkpoints(self._env.root, rank.KEEP, rank.IDLE_S_MAX)
         assert loaded is not None, "a script is taken up where there are checkpoints"
         if loaded.manifest.world_size != self._env.world_size:
             self.end_attempt(
@@ -153,20 +145,20 @@ class ScriptRank(JobRank):
         self._find_counter()
         return loaded
 
-    def taken_up(self, loaded: LoadedCheckpoint) -> None:
+    def taken_up(self, loaded: resuming.LoadedCheckpoint) -> None:
         """Everything is back where it was, and was compared."""
-        differences = unequal_facts(loaded.manifest.facts, self._facts())
+        differences = facts.unequal_facts(loaded.manifest.facts, self._facts())
         differences += [
             f"{each} was edited"
             for each in rerun.edited_since(loaded.manifest.facts.get(rerun.SOURCES) or {})
         ]
-        differences += cuda_notes() if self._script.on_cuda else []
+        differences += facts.cuda_notes() if self._script.on_cuda else []
         self._take_over(loaded, differences)
         assert self._env.root is not None
         if not differences:
             self._expected = Expected(self._env.root / loaded.name, self._env.rank)
         self._is_written = self._has_looked = True
-        SAVING.is_needed = False
+        guard.SAVING.is_needed = False
         self._say_hello(accumulates=False)  # It is not known before the first step.
         self._allow_saves()
 
@@ -187,7 +179,7 @@ class ScriptRank(JobRank):
             self._complete()
         is_due = not self._is_written or self._is_compared or self._verdict is not StepVerdict.GO
         if self._leaving is not None or (is_due and not self._why_not):
-            SAVING.run(self._wait)
+            guard.SAVING.run(self._wait)
 
     def _let_go(self) -> None:
         """Before the next step: a trace function must not do this."""
@@ -217,27 +209,27 @@ class ScriptRank(JobRank):
         checkpoint."""
         self.has_ended = True
         self._tell(protocol.FAILED, what=what, error=reason)
-        write_line(f"{CheckpointError.__module__}.CheckpointError: {reason}")
+        guard.write_line(f"{CheckpointError.__module__}.CheckpointError: {reason}")
         self._close()
-        raise AttemptEnds(1)
+        raise guard.AttemptEnds(1)
 
     def run_or_end(self, function: Callable[..., Any], *args: Any) -> Any:
         """What goes wrong while a script is taken up must not end in a run that looks resumed."""
         try:
             return function(*args)
-        except NotResumable as error:
+        except refusals.NotResumable as error:
             self.end_attempt(str(error))
         except (CheckpointError, OSError, MemoryError, torch.OutOfMemoryError) as error:
             self.end_attempt(str(error), "load")
         except Exception as error:  # noqa: BLE001  # whatever it is, this is not the run that was left
-            self.end_attempt(describe(error))
+            self.end_attempt(guard.describe(error))
 
     def _wait(self) -> None:
         """Do what is due at the end of this turn of the loop."""
         try:
             standing = stand_at(sys._getframe(1), self._watched.loaders, self._watched.passes.find_in_loop)
             self._turns.wait(standing, self._end_turn)
-        except NotResumable as error:
+        except refusals.NotResumable as error:
             self._fail(str(error))
 
     def _fail(self, reason: str) -> None:
@@ -274,11 +266,11 @@ class ScriptRank(JobRank):
             if self._verdict is not StepVerdict.GO:
                 # What is set meanwhile in its context is none of the script's.
                 contextvars.copy_context().run(self._leave, frame, standing)
-        except NotYet as error:
+        except refusals.NotYet as error:
             if self._verdict is not StepVerdict.GO:
                 self._verdict = StepVerdict.GO
                 self._tell(protocol.FAILED, what="save", error=str(error))
-        except (NotResumable, PictureTooLarge, CheckpointError) as error:
+        except (refusals.NotResumable, picture.PictureTooLarge, CheckpointError) as error:
             self._expected = None  # It goes on as it did before; only the next step will not be compared.
             self._fail(standing.locate(str(error)))
 
@@ -304,18 +296,18 @@ class ScriptRank(JobRank):
             self.stopping = True
             self._show_where_it_stands()
 
-    def _write(self, frame: types.FrameType, standing: SavingPlace) -> tuple[dict[str, Any], Picture]:
+    def _write(self, frame: types.FrameType, standing: SavingPlace) -> tuple[dict[str, Any], picture.Picture]:
         """This rank's state at the end of a turn, as a tree of plain values and tensors, and what it is of.
         Whether a script can be saved is tried by this alone: it reads no tensor and writes no file."""
         look = self._watched.look
         if look.picture is None:
-            raise NotResumable(look.why_not)
-        thread = own_thread()
+            raise refusals.NotResumable(look.why_not)
+        thread = ownership.own_thread()
         if thread:
-            raise NotResumable(f"a thread of the script's runs beside its loop: {thread}")
-        now = Picture(self.roots(frame), digests=True)
+            raise refusals.NotResumable(f"a thread of the script's runs beside its loop: {thread}")
+        now = picture.Picture(self.roots(frame), digests=True)
         with look.picture.hold():
-            writer = StateWriter(look.picture, now, self._watched.passes, look.opaque)
+            writer = state_writer.StateWriter(look.picture, now, self._watched.passes, look.opaque)
             place = self._write_place(standing, writer)
             state = writer.write()
         self._script.named = {
@@ -330,9 +322,9 @@ class ScriptRank(JobRank):
 
     def roots(self, frame: types.FrameType) -> list[tuple[str, Any]]:
         """What everything is reached from, at the end of a turn."""
-        return [*roots_of(script_frames(frame)), *self._watched.passes.generators()]
+        return [*looking.roots_of(script_frames(frame)), *self._watched.passes.generators()]
 
-    def _leave_generators(self, writer: StateWriter) -> None:
+    def _leave_generators(self, writer: state_writer.StateWriter) -> None:
         """What stands between a loop and its loader is led to where it was, and gets back what it holds."""
         for _, names in self._watched.passes.generators():
             held = (each for each in names.variables.values() if issubclass(type(each), _BaseDataLoaderIter))
@@ -340,12 +332,14 @@ class ScriptRank(JobRank):
             if names.frame is not None:
                 release_variables([names.frame])
 
-    def _write_place(self, standing: Any, writer: StateWriter) -> dict[str, Any]:
+    def _write_place(self, standing: Any, writer: state_writer.StateWriter) -> dict[str, Any]:
         """Where the script stands, and how far it is in its data."""
         self._leave_generators(writer)
         sites = standing.sites
-        if not self._is_written and registers_for_the_end(standing.loops):
-            raise NotResumable(f"{sites[0].place}: it registers functions for its end (atexit) in the loop")
+        if not self._is_written and looking.registers_for_the_end(standing.loops):
+            raise refusals.NotResumable(
+                f"{sites[0].place}: it registers functions for its end (atexit) in the loop"
+            )
         self._way = calls_in(standing.frames[: sites[-1].depth + 1], sites[-1].line)
         self._loops = [CallSite(*site[:3]) for site in sites]
         return {
@@ -361,7 +355,7 @@ class ScriptRank(JobRank):
             ],
         }
 
-    def _gradient_orders(self, before: Picture, now: Picture) -> list[list[Any]]:
+    def _gradient_orders(self, before: picture.Picture, now: picture.Picture) -> list[list[Any]]:
         """In which order each DDP adds gradients up, where that matters."""
         found = []
         for node in now.nodes:
@@ -369,12 +363,14 @@ class ScriptRank(JobRank):
                 node.value, self._env.world_size
             ):
                 if node.value.static_graph:
-                    raise NotResumable("DDP(static_graph=True) groups its gradients anew in each process")
+                    raise refusals.NotResumable(
+                        "DDP(static_graph=True) groups its gradients anew in each process"
+                    )
                 old, names = before.node_of(node.value), order_of(node.value)
                 if not names:
-                    raise NotYet("DDP has not yet grouped its gradients")
+                    raise refusals.NotYet("DDP has not yet grouped its gradients")
                 if old is None:
-                    raise NotResumable(f"`{node.path}` was put into DDP in the loop")
+                    raise refusals.NotResumable(f"`{node.path}` was put into DDP in the loop")
                 found.append([old.key, names])
         return found
 
@@ -386,7 +382,7 @@ class ScriptRank(JobRank):
         told = {
             rerun.FOLDERS: sorted(files.made),
             rerun.WRITTEN: sorted(files.written),
-            rerun.SEEDS: seeds_used(),
+            rerun.SEEDS: seeds.seeds_used(),
         }
         told[rerun.SOURCES] = self._sources
         return {**super()._facts(), **told, **paths}
@@ -404,7 +400,7 @@ class ScriptRank(JobRank):
 
     def _show_turn(self, frame: types.FrameType) -> None:
         assert self._leaving is not None
-        self._leaving.add(ShownState.from_picture(Picture(self.roots(frame))))
+        self._leaving.add(ShownState.from_picture(picture.Picture(self.roots(frame))))
         if self._leaving.is_complete:
             self._end_proof()
 
@@ -417,15 +413,15 @@ class ScriptRank(JobRank):
                 proof.write()
                 self._say_stopped()
             except Exception as error:  # noqa: BLE001  # it has saved, and leaves in any case
-                tell_supervisor(protocol.FAILED, what="hook", error=describe(error))
+                guard.tell_supervisor(protocol.FAILED, what="hook", error=guard.describe(error))
             finally:  # Its output is closed, and its place is somebody else's.
                 os._exit(0)
 
     def _compare_turn(self, frame: types.FrameType) -> None:
         assert self._expected is not None
         try:
-            wrong = self._expected.compare(ShownState.from_picture(Picture(self.roots(frame))))
-        except PictureTooLarge as error:
+            wrong = self._expected.compare(ShownState.from_picture(picture.Picture(self.roots(frame))))
+        except picture.PictureTooLarge as error:
             wrong = str(error)
         if wrong:
             self.end_attempt(

@@ -21,22 +21,18 @@ from typing import Any, Final
 
 import torch
 
-from cotenant.checkpoint.picture import Picture, generator_roots, kind_of, kinds, objects
-from cotenant.checkpoint.picture.arrays import ARRAY, TENSOR, ArrayState, TensorState, array_of
-from cotenant.checkpoint.picture.atoms import PLAIN
-from cotenant.checkpoint.picture.nodes import Node
-from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
-from cotenant.checkpoint.zerocode.references import (
-    AT,
-    CALL,
-    COMPLEX,
-    MADE,
-    OWN,
-    TUPLE,
-    import_name,
-    imported_name,
+from cotenant.checkpoint.picture import (
+    Picture,
+    arrays,
+    atoms,
+    generator_roots,
+    kind_of,
+    kinds,
+    nodes,
+    objects,
 )
-from cotenant.checkpoint.zerocode.refusals import NotResumable
+from cotenant.checkpoint.zerocode import references, refusals
+from cotenant.checkpoint.zerocode.passes import Passes, WrittenPass
 
 
 class StateReader:
@@ -61,7 +57,7 @@ class StateReader:
             and len(content) == 2
             and type(content[0]) is list is type(content[1])
             for key, each in zip(*content)
-            if each == (OWN,)
+            if each == (references.OWN,)
         }
         """Variables and attributes that hold such a thing: each process makes it itself."""
 
@@ -72,7 +68,7 @@ class StateReader:
             if node is not None and isinstance(node.kind, (kinds.NamedKind, kinds.ListedKind)):
                 self._live[path] = node.kind.read(node.value)
                 if isinstance(node.kind, kinds.NamedKind):
-                    present = {key: each for key, each in zip(*self._live[path]) if type(key) in PLAIN}
+                    present = {key: each for key, each in zip(*self._live[path]) if type(key) in atoms.PLAIN}
                     self._keep_generators(content, present)
         for path, frame in frames.items():
             variables = kinds.FrameVariables(frame).variables
@@ -82,9 +78,9 @@ class StateReader:
         """A generator of random numbers that was made on the way here is that of the loop: a sampler that is
         half way may hold it."""
         for name, each in zip(*content):
-            if type(name) in PLAIN and type(each) is tuple and each[0] == MADE:
+            if type(name) in atoms.PLAIN and type(each) is tuple and each[0] == references.MADE:
                 what, kind, _ = self._tree["made"][each[1]]
-                if what == "generator" and kind == imported_name(type(present.get(name))):
+                if what == "generator" and kind == references.imported_name(type(present.get(name))):
                     self._made[each[1]] = present[name]
 
     def put_back(self) -> list[str]:
@@ -124,7 +120,7 @@ class StateReader:
                 _GENERATOR.put_back(made, tuple(self._tree["made"][number][2]))
         return missing
 
-    def _find(self, key: str) -> Node | None:
+    def _find(self, key: str) -> nodes.Node | None:
         """What was at a path; it may be met first by another way here."""
         if key in self._objects:
             return self._objects[key]
@@ -151,7 +147,7 @@ class StateReader:
         """
         node = self._find(path)
         if node is None or node.value is None:
-            raise NotResumable(f"`{path}` is not there")
+            raise refusals.NotResumable(f"`{path}` is not there")
         return node.value
 
     def generator_at(self, name: Any) -> Any:
@@ -167,7 +163,7 @@ class StateReader:
         for at, content in (*self._tree["frames"], *self._tree["changed"]):
             if at == path and name in content[0]:
                 return self._resolve(content[1][content[0].index(name)])
-        raise NotResumable(f"`{path}{name}` was not written")
+        raise refusals.NotResumable(f"`{path}{name}` was not written")
 
     def put_back_frames(self, frames: dict[str, types.FrameType]) -> list[str]:
         """Put the variables of these functions back, which the loop has called; returns the paths of those
@@ -196,12 +192,14 @@ class StateReader:
 
     def _state(self, kind: Any, content: Any, present: Any) -> Any:
         """What was written, in the form in which its kind reads it; `present`: what is there."""
-        if kind is TENSOR:
+        if kind is arrays.TENSOR:
             tensor, wants_grad, grad, hooks = content
             form = (tensor.dtype, tuple(tensor.shape), wants_grad, tensor.device)
-            return TensorState(0, -1, form, self._resolve(grad), tuple(map(self._resolve, hooks)), tensor)
-        if kind is ARRAY and len(content) == 3 and isinstance(content[2], bytes):
-            return ArrayState((content[1], tuple(content[0])), 0, content[2])
+            return arrays.TensorState(
+                0, -1, form, self._resolve(grad), tuple(map(self._resolve, hooks)), tensor
+            )
+        if kind is arrays.ARRAY and len(content) == 3 and isinstance(content[2], bytes):
+            return arrays.ArrayState((content[1], tuple(content[0])), 0, content[2])
         if isinstance(kind, objects.GeneratorKind):
             return tuple(content)
         if isinstance(kind, objects.ObjectKind):
@@ -212,30 +210,30 @@ class StateReader:
             return keys, self._resolve_all(values, [there.get(_hashed(key)) for key in keys])
         return self._resolve_all(content, present)
 
-    def _resolve_all(self, references: list[Any], present: Sequence[Any]) -> list[Any]:
+    def _resolve_all(self, asked: list[Any], present: Sequence[Any]) -> list[Any]:
         """What these stand for; for an object that each process has of its own, that of this one."""
         return [
-            (present[at] if at < len(present) else None) if each == (OWN,) else self._resolve(each)
-            for at, each in enumerate(references)
+            (present[at] if at < len(present) else None) if each == (references.OWN,) else self._resolve(each)
+            for at, each in enumerate(asked)
         ]
 
     def _resolve(self, reference: Any) -> Any:
         if type(reference) is not tuple:
             return reference
         what = reference[0]
-        if what == OWN:
+        if what == references.OWN:
             return None
-        if what == AT:
+        if what == references.AT:
             return self.object_at(reference[1])
-        if what == TUPLE:
+        if what == references.TUPLE:
             return tuple(self._resolve(each) for each in reference[1])
-        if what == MADE:
+        if what == references.MADE:
             return self._object(reference[1])
-        if what == COMPLEX:
+        if what == references.COMPLEX:
             return complex(reference[1], reference[2])
-        if what == CALL:
+        if what == references.CALL:
             function = reference[1] if type(reference[1]) is str else self._resolve(reference[1])
-            function = import_name(function) if isinstance(function, str) else function
+            function = references.import_name(function) if isinstance(function, str) else function
             return function(*(self._resolve(each) for each in reference[2]))
         return _CONSTANTS[reference[1]](*reference[2:])
 
@@ -264,7 +262,7 @@ class StateReader:
         (base, made_as), (form, offset, (wants_grad, grad)) = of, content
         dtype, shape, stride = form
         storage = self._resolve(base).untyped_storage()
-        made = torch.empty(0, dtype=import_name(dtype), device=storage.device)
+        made = torch.empty(0, dtype=references.import_name(dtype), device=storage.device)
         made = made.set_(storage, offset, shape, stride)
         self._finish_tensor(number, made_as, made, wants_grad, grad)
 
@@ -275,7 +273,7 @@ class StateReader:
             made[:] = [self._resolve(each) for each in content]
             return
         shape, kind, data = content
-        self._made[number] = array_of(kind, shape, data).copy()
+        self._made[number] = arrays.array_of(kind, shape, data).copy()
 
     def _make_generator(self, number: int, name: str, content: Any) -> None:
         self._made[number] = made = _new_generator(name)
@@ -359,7 +357,7 @@ def _interned(key: Any) -> Any:
 
 
 def _hashed(key: Any) -> Any:
-    return (type(key), key) if type(key) in PLAIN else id(key)
+    return (type(key), key) if type(key) in atoms.PLAIN else id(key)
 
 
 def _code_at(file: str, name: str, line: int) -> types.CodeType:
@@ -369,7 +367,7 @@ def _code_at(file: str, name: str, line: int) -> types.CodeType:
         if (code.co_name, code.co_firstlineno) == (name, line):
             return code
         waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    raise NotResumable(f"{name} is not at line {line} of {file}")
+    raise refusals.NotResumable(f"{name} is not at line {line} of {file}")
 
 
 def _new_object(of: type, extra: Any) -> Any:
@@ -396,7 +394,7 @@ def _place_attributes(place: Any, names: dict[str, Any]) -> None:
 
 
 def _new_generator(name: str) -> Any:
-    kind = import_name(name)
+    kind = references.import_name(name)
     if kind is torch.Generator:
         return torch.Generator()
     if name.startswith("numpy"):
@@ -414,8 +412,8 @@ _CONSTANTS: Final[dict[str, Callable[..., Any]]] = {
     "closed": _closed_file,
     "dead": lambda: weakref.ref(type("", (), {})()),
     "size": lambda sizes: torch.Size(sizes),
-    "name": import_name,
+    "name": references.import_name,
     "device": torch.device,
     "module": importlib.import_module,
-    "numpy": lambda kind, data: array_of(kind, (1,), data)[0],
+    "numpy": lambda kind, data: arrays.array_of(kind, (1,), data)[0],
 }

@@ -18,13 +18,14 @@ from typing import Final
 
 import msgspec
 
+from cotenant.checkpoint.talk.protocol import ENV_PROFILING
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec, is_type_for
 from cotenant.controller.performance import SCHEDULE_VARIABLE, plan_visits, schedule_text
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration, plural
-from cotenant.controller.wire import ENV_PROFILING, ProfileView
+from cotenant.controller.wire import ProfileView
 from cotenant.controller.wire import clients as wire
 
 BLIND_S: Final = 60.0

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from cotenant.checkpoint.talk.protocol import ENV_KEY
 from cotenant.controller import domain
 from cotenant.controller.domain import job_spec, texts
 from cotenant.controller.submission import commands, directives, grids, recording
@@ -25,7 +26,6 @@ from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
 from cotenant.controller.submission.script_text import unreadable
 from cotenant.controller.submission.starts import Start, start_of
-from cotenant.controller.wire import ENV_KEY
 from cotenant.controller.wire import clients as wire
 
 YAML_SUFFIXES = (".yaml", ".yml")

@@ -1,4 +1,4 @@
-"""What crosses a process boundary: typed messages, their bounded encoding, the job-side protocol.
+"""What crosses a process boundary: typed messages and their bounded encoding.
 
 Rule: payloads are the domain's own types; this package adds only envelopes and limits.
 """
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.children import *  # noqa: F403
     from cotenant.controller.wire.codec import *  # noqa: F403
     from cotenant.controller.wire.entrance import *  # noqa: F403
-    from cotenant.controller.wire.job import *  # noqa: F403
     from cotenant.controller.wire.route import *  # noqa: F403
     from cotenant.controller.wire.streams import *  # noqa: F403
     from cotenant.controller.wire.times import *  # noqa: F403
@@ -39,13 +38,6 @@ _HOMES: Final = {
         "FROM_AGENTS", "FROM_CLIENTS", "JOBS_MAX", "LAUNCH_BYTES_MAX", "LIMITS", "SECRETS_BYTES_MAX",
         "SNAPSHOT_PART_BYTES_MAX", "Inadmissible", "admit",
     ),
-    "job": (
-        "BEAT_BESIDE_FILE", "BEAT_FILE", "DATAGRAM_BYTES_MAX", "PACE_FILE", "PACE_KEPT_S",
-        "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_ENDPOINT", "ENV_JOB",
-        "ENV_KEY",
-        "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB", "ENV_PROFILING", "ENV_SOCKET", "PROTOCOL_VERSION",
-        "STEP_REPORT_PERIOD_S",
-    ),
     "route": ("Route",),
     "streams": (
         "PIECE_BYTES", "SIZE_VARIABLE", "WINDOW_BYTES", "ClientStream", "HostStream", "SentBytes",
@@ -58,7 +50,7 @@ _HOMES: Final = {
     ),
 }
 # fmt: on
-_MODULES: Final = ("agents", "clients", "codec", "job")
+_MODULES: Final = ("agents", "clients", "codec")
 if not TYPE_CHECKING:
     __all__ = [*_MODULES, *(name for names in _HOMES.values() for name in names)]
     __getattr__ = lazy_face(globals(), _HOMES)

@@ -32,8 +32,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from cotenant.checkpoint.guard import SPLITTING, door
-from cotenant.gradaccum import exactness
-from cotenant.gradaccum.schedule import PROGRESS, Schedule
+from cotenant.gradaccum import exactness, schedule
 from cotenant.gradaccum.zerocode.measuring import MeasuredModule, MeasuredTrainer, refuse_random_numbers
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
@@ -68,7 +67,7 @@ def _turn(*what: Any) -> bool:
 
 def _turn_now(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> bool:
     """Turns a knob by what s is now, and keeps that s."""
-    ordered = PROGRESS.steps_now()
+    ordered = schedule.PROGRESS.steps_now()
     steps = standing.steps_saved or ordered
     if steps != ordered:
         standing.note(f"it goes on from a checkpoint that was saved with s = {steps}, and keeps that")
@@ -81,8 +80,8 @@ def _turn_now(standing: AccumulationStanding, models: Iterable[Any], change: Cal
     except NotSet as error:
         standing.note(str(error))
         return False
-    PROGRESS.schedule = Schedule(((0, steps),))
-    PROGRESS.last_steps = steps
+    schedule.PROGRESS.schedule = schedule.Schedule(((0, steps),))
+    schedule.PROGRESS.last_steps = steps
     standing.by_framework = True
     return True
 
@@ -190,7 +189,7 @@ def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
             self.accumulate_grad_batches *= steps
 
         if _turn(standing, [model], change) and hasattr(model, "training_step"):
-            exactness.prove_or_end(MeasuredModule, model, PROGRESS.last_steps)
+            exactness.prove_or_end(MeasuredModule, model, schedule.PROGRESS.last_steps)
         return begin(self, model, loaders[0], *args, **kwargs)
 
     trainer.fit = fit

@@ -14,10 +14,8 @@ from typing import Any, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from cotenant.checkpoint.guard import SPLITTING
-from cotenant.checkpoint.lookups import LookedUp
+from cotenant.checkpoint import guard, lookups, unseen
 from cotenant.checkpoint.progress.expressions import Names
-from cotenant.checkpoint.unseen import Unseen
 from cotenant.gradaccum.modules import trains
 from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode.forward import DEPTH, is_in_backward
@@ -34,13 +32,13 @@ class FirstBatches:
     """Notes the rows of the first batches, and which modules are the outermost ones."""
 
     def __init__(self) -> None:
-        self._looked: LookedUp | None = None
+        self._looked: lookups.LookedUp | None = None
         self.modules: list[weakref.ref[torch.nn.Module]] = []
         self.has_rows = False
         """A batch of two rows or more was seen."""
 
     def enter(self) -> None:
-        self._looked = LookedUp(torch.nn.Module, "_call_impl", SPLITTING, self._look)
+        self._looked = lookups.LookedUp(torch.nn.Module, "_call_impl", guard.SPLITTING, self._look)
 
     @property
     def is_looking(self) -> bool:
@@ -61,7 +59,7 @@ class FirstBatches:
 
     def _note(self, module: torch.nn.Module, frame: types.FrameType) -> None:
         """Notes a call, if it is one of an outermost module."""
-        with Unseen():
+        with unseen.Unseen():
             if not _counts(module) or _is_inner(frame) or is_in_backward():
                 return
             if not any(known() is module for known in self.modules):

@@ -27,10 +27,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from cotenant.checkpoint.guard import AttemptEnds, door
 from cotenant.checkpoint.picture import generator_roots
 from cotenant.checkpoint.training import rng
-from cotenant.gradaccum.exactness import end_attempt
-from cotenant.gradaccum.modules import parameters_of, parts_of
-from cotenant.gradaccum.rows import Call, join_outputs, sizes_of, tensors_of
-from cotenant.gradaccum.schedule import PROGRESS
+from cotenant.gradaccum import exactness, modules, rows, schedule
 
 Forward = Callable[..., Any]
 """`forward(module, *args, **kwargs)`."""
@@ -67,7 +64,7 @@ def run_or_end(split: SplitForward, function: Callable[..., Any], *args: Any) ->
     except BaseException as error:
         if error is split.raised or not isinstance(error, Exception):
             raise
-        end_attempt(f"its batch could not be split: {type(error).__name__}: {error}")
+        exactness.end_attempt(f"its batch could not be split: {type(error).__name__}: {error}")
 
 
 def is_in_backward() -> bool:
@@ -87,7 +84,7 @@ class SplitForward:
         self,
         forward: Forward,
         module: torch.nn.Module,
-        call: Call,
+        call: rows.Call,
         steps: int,
         generators: Sequence[Any] = (),
     ) -> None:
@@ -111,12 +108,12 @@ class SplitForward:
         Raises:
             Uncut: the output does not consist of rows.
         """
-        sizes = sizes_of(self.whole_call.rows, self.steps)
+        sizes = rows.sizes_of(self.whole_call.rows, self.steps)
         outputs, start = [], 0
         before = [rng.generator_state(each) for _, each in self._others]
         for position, size in enumerate(sizes):
             if position:
-                PROGRESS.part_ended()
+                schedule.PROGRESS.part_ended()
             leaves = self.whole_call.part(start, start + size)
             part = _Part(self)
             if position == len(sizes) - 1:
@@ -129,7 +126,7 @@ class SplitForward:
         after = [rng.generator_state(each) for _, each in self._others]
         changed = (name for (name, _), a, b in zip(self._others, before, after) if not _equal_states(a, b))
         self.draws_more = next(changed, "")
-        return join_outputs(outputs, sizes)
+        return rows.join_outputs(outputs, sizes)
 
     def call(self, leaves: tuple[Any, ...]) -> Any:
         args, kwargs = self.whole_call.arguments(leaves)
@@ -148,7 +145,10 @@ class SplitForward:
 
     def versions(self, leaves: tuple[Any, ...]) -> list[int]:
         """Changes in place raise these; a view shares its tensor's."""
-        tensors = [*parameters_of(self._module), *(each for each in leaves if isinstance(each, torch.Tensor))]
+        tensors = [
+            *modules.parameters_of(self._module),
+            *(each for each in leaves if isinstance(each, torch.Tensor)),
+        ]
         return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
     def generator_states(self) -> list[Any]:
@@ -194,7 +194,7 @@ def _equal_states(left: Any, right: Any) -> bool:
 
 def form_of(module: torch.nn.Module) -> list[tuple[int, bool]]:
     """The modules, by identity, and their modes."""
-    return [(id(part.module), part.is_training) for part in parts_of(module)]
+    return [(id(part.module), part.is_training) for part in modules.parts_of(module)]
 
 
 SAMPLED: Final = 65_536
@@ -224,7 +224,7 @@ class _Part:
         if self._first is None:
             versions, states, form = split.versions(leaves), split.generator_states(), split.form()
             output = split.call(leaves)
-            self._first = versions, states, form, [_summary(each) for each in tensors_of(output)]
+            self._first = versions, states, form, [_summary(each) for each in rows.tensors_of(output)]
             return output
         return run_or_end(split, self._compute_again, leaves)
 
@@ -233,13 +233,15 @@ class _Part:
         split = self._split
         versions, states, form, outputs = self._first
         if split.versions(leaves) != versions:
-            end_attempt(
+            exactness.end_attempt(
                 "parameters or inputs of the model were changed in place between its forward and its "
                 "backward pass: a part of the batch that is computed again would differ"
             )
         if split.form() != form:
-            end_attempt("the model's modules or modes changed between its forward and its backward pass")
+            exactness.end_attempt(
+                "the model's modules or modes changed between its forward and its backward pass"
+            )
         with split.drawing_again(states):
             output = split.call(leaves)
-        split.compare(outputs, [_summary(each) for each in tensors_of(output)])
+        split.compare(outputs, [_summary(each) for each in rows.tensors_of(output)])
         return output

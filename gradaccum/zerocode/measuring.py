@@ -15,13 +15,9 @@ from typing import Any, Final
 import torch
 
 from cotenant.checkpoint.guard import door
-from cotenant.gradaccum import exactness
-from cotenant.gradaccum.aside import ScriptState
-from cotenant.gradaccum.labels import GROUP_MIN, choose_rows, orders_of
-from cotenant.gradaccum.occasions import is_power_of_two
+from cotenant.gradaccum import aside, exactness, labels, occasions, schedule
 from cotenant.gradaccum.proof import NOT_CHECKED, RANDOM, BatchPart, Few, LossFailed, SplitProof, is_generator
 from cotenant.gradaccum.rows import pick, rows_of
-from cotenant.gradaccum.schedule import PROGRESS
 
 ORDERS_MAX: Final = 3
 
@@ -75,7 +71,7 @@ class MeasuredModule:
         """The first micro-batch of some steps is measured before it is used."""
         step, part = divmod(self._calls, self._steps)
         self._calls += 1
-        if not part and is_power_of_two(step + 1):
+        if not part and occasions.is_power_of_two(step + 1):
             reason = self._measure(batch, args, kwargs)
             if reason is not None:
                 exactness.end_attempt(reason)
@@ -84,17 +80,17 @@ class MeasuredModule:
         rows = rows_of((batch,)) // 2 * 2
         if not rows:
             return NOT_CHECKED.format("a micro-batch has only one")
-        few = pick(batch, choose_rows(batch, rows_of((batch,)), rows))
+        few = pick(batch, labels.choose_rows(batch, rows_of((batch,)), rows))
         ways = [
             [(pick(few, torch.tensor(part)), 0.5) for part in (order[: rows // 2], order[rows // 2 :])]
-            for order in orders_of(few, rows, ORDERS_MAX)
+            for order in labels.orders_of(few, rows, ORDERS_MAX)
         ]
 
         def run(part: BatchPart) -> None:
             loss = self._own(part.batch, *args, **kwargs)
             (loss if isinstance(loss, torch.Tensor) else loss["loss"]).mul(part.weight).backward()
 
-        take = functools.partial(ScriptState, [("model", self._module), ("batch", batch)], None)
+        take = functools.partial(aside.ScriptState, [("model", self._module), ("batch", batch)], None)
         # What the module logs, the Trainer keeps.
         return run_proof(SplitProof([Few(few, ways)], take, WEIGHTS, spared="model._trainer"), run)
 
@@ -113,7 +109,7 @@ def refuse_random_numbers(module: torch.nn.Module) -> None:
         if changes and module.training:
             if not exactness.allows_equivalent():
                 exactness.end_attempt(RANDOM.format(changes[0].path))
-            PROGRESS.is_equivalent = True
+            schedule.PROGRESS.is_equivalent = True
 
     @door
     def enter(*_: Any) -> None:
@@ -159,7 +155,7 @@ class MeasuredTrainer:
 
     def _check(self, batches: Any, more: tuple[Any, ...]) -> None:
         self._steps += 1
-        if is_power_of_two(self._steps) and batches:
+        if occasions.is_power_of_two(self._steps) and batches:
             reason = self._measure(more)
             if reason is not None:
                 exactness.end_attempt(reason)
@@ -174,22 +170,22 @@ class MeasuredTrainer:
 
     def _measure(self, more: tuple[Any, ...]) -> str | None:
         """more: what the framework gives to `get_batch_samples` besides batches and their number."""
-        take = functools.partial(ScriptState, [("trainer", self._trainer)], None)
+        take = functools.partial(aside.ScriptState, [("trainer", self._trainer)], None)
         samples = [sample for each in self._samples for sample in each]
-        count = min(len(samples), max(GROUP_MIN, len(self._samples[-1])))
+        count = min(len(samples), max(labels.GROUP_MIN, len(self._samples[-1])))
         if count < 2:
             return NOT_CHECKED.format("there is only one")
         before = take()
         try:
             batch = self._collate(samples)
-            rows = choose_rows(batch, len(samples), count).tolist()
-            orders = orders_of(pick(batch, torch.tensor(rows)), count, ORDERS_MAX)
+            rows = labels.choose_rows(batch, len(samples), count).tolist()
+            orders = labels.orders_of(pick(batch, torch.tensor(rows)), count, ORDERS_MAX)
             drawn = next((each.path for each in before.changes() if is_generator(each)), None)
         finally:
             before.put_back()
         if drawn is not None and not exactness.allows_equivalent():
             return RANDOM.format(drawn)
-        PROGRESS.is_equivalent |= drawn is not None
+        schedule.PROGRESS.is_equivalent |= drawn is not None
         chosen = [samples[row] for row in rows]
         reason = self._prove(chosen, orders, -(-count // 3), take, more)
         self._is_average = reason is not None

@@ -19,6 +19,7 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -26,14 +27,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from cotenant.checkpoint.guard import SPLITTING, AttemptEnds, door
-from cotenant.gradaccum.exactness import end_attempt, prove_or_end
-from cotenant.gradaccum.modules import trains
-from cotenant.gradaccum.rows import Call, Uncut, sizes_of
-from cotenant.gradaccum.schedule import PROGRESS
-from cotenant.gradaccum.zerocode import forward, selfcheck
-from cotenant.gradaccum.zerocode.audit import Audit
-from cotenant.gradaccum.zerocode.first_batches import note_rows
-from cotenant.gradaccum.zerocode.replacing import Replacements
+from cotenant.gradaccum import exactness, modules, rows, schedule
+from cotenant.gradaccum.zerocode import audit, first_batches, forward, selfcheck
 from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 WAYS_MAX: Final = 32
@@ -49,7 +44,7 @@ class ModuleProof:
         self._form: list[tuple[int, bool]] = []
         self._due_at = 0
         self._ways: set[int] = set()
-        self._last: Call | None = None
+        self._last: rows.Call | None = None
         self.steps = 0
         """Forward passes in parts so far."""
 
@@ -60,14 +55,14 @@ class ModuleProof:
     def is_due(self, form: list[tuple[int, bool]]) -> bool:
         return self.steps >= self._due_at or form != self._form
 
-    def prove(self, call: Call, steps: int, form: list[tuple[int, bool]]) -> str | None:
+    def prove(self, call: rows.Call, steps: int, form: list[tuple[int, bool]]) -> str | None:
         """Why this module's batches must not be split; None: they may be."""
         reason = self._check.objection(self._few(call, steps))
         if reason is None:
             self._form, self._due_at = form, max(1, 2 * self.steps)
         return reason
 
-    def note_pass(self, call: Call, steps: int, ways: set[int]) -> str | None:
+    def note_pass(self, call: rows.Call, steps: int, ways: set[int]) -> str | None:
         """A forward pass in parts was made, in these ways. Proves again what is new about it."""
         self.steps += 1
         self._last = self._few(call, steps)
@@ -84,8 +79,33 @@ class ModuleProof:
         return None if self._last is None else self._check.objection(self._last)
 
     @staticmethod
-    def _few(call: Call, steps: int) -> Call:
-        return call.pick(selfcheck.rows_to_check(call.rows, max(sizes_of(call.rows, steps))))
+    def _few(call: rows.Call, steps: int) -> rows.Call:
+        return call.pick(selfcheck.rows_to_check(call.rows, max(rows.sizes_of(call.rows, steps))))
+
+
+class Replacements:
+    """What stands in place of torch's functions for a while. What others have put on top of it stays there;
+    it passes everything on then."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, holder: Any, name: str, around: Callable[[Any], Any]) -> None:
+        """`around(original)` stands in place of `holder.name`."""
+        ours = around(getattr(holder, name))
+        own = vars(holder).get(name)  # None: a class that inherits it
+        setattr(holder, name, ours)
+        self._originals.append((holder, name, ours, own))
+
+    def restore(self, *names: str) -> None:
+        """Put the originals back; of these names only, if there are any."""
+        for holder, name, ours, own in self._originals:
+            if (names and name not in names) or vars(holder).get(name) is not ours:
+                continue
+            if own is None:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, own)
 
 
 class Patches:
@@ -94,7 +114,7 @@ class Patches:
     def __init__(self, standing: AccumulationStanding, *, allows_noise: bool = False) -> None:
         self.standing = standing
         self._allows_noise = allows_noise
-        self._audit = Audit()
+        self._audit = audit.Audit()
         self._replaced = Replacements()
         self._proofs: WeakKeyDictionary[torch.nn.Module, ModuleProof] = WeakKeyDictionary()
         self._open: WeakSet[forward.SplitForward] = WeakSet()
@@ -106,7 +126,7 @@ class Patches:
         self._replaced.replace(torch.autograd, "backward", self._audits)
         self._replaced.replace(torch.autograd, "grad", self._audits)
         self._replaced.replace(torch, "compile", self._refuses)
-        PROGRESS.before_save = self.prove_all
+        schedule.PROGRESS.before_save = self.prove_all
         atexit.register(self._prove_at_exit)
 
     def leave(self) -> None:
@@ -137,7 +157,7 @@ class Patches:
                     return original(module, *args, **kwargs)
             began = forward.node_number()
             output = forward.run_or_end(split, split.run)
-            prove_or_end(end, module, split, output, began)
+            exactness.prove_or_end(end, module, split, output, began)
             return output
 
         return __call__
@@ -150,9 +170,9 @@ class Patches:
         def with_audit(*args: Any, **kwargs: Any) -> Any:
             if forward.DEPTH.inside or forward.is_in_backward():
                 return original(*args, **kwargs)
-            prove_or_end(self._check_losses, signature, args, kwargs)
+            exactness.prove_or_end(self._check_losses, signature, args, kwargs)
             found = original(*args, **kwargs)
-            prove_or_end(self._check_second_pass)
+            exactness.prove_or_end(self._check_second_pass)
             return found
 
         return with_audit
@@ -170,18 +190,18 @@ class Patches:
 
     def _begin(self, original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """The pass in parts; `WHOLE` for an outermost one that stays whole; None for any other."""
-        if PROGRESS.explicit or self.standing.by_framework or forward.is_in_backward():
+        if schedule.PROGRESS.explicit or self.standing.by_framework or forward.is_in_backward():
             return None
-        if issubclass(type(module), DistributedDataParallel) or not trains(module):
+        if issubclass(type(module), DistributedDataParallel) or not modules.trains(module):
             return None  # Inside DDP is the module that we are looking for.
-        note_rows(args, kwargs)
+        first_batches.note_rows(args, kwargs)
         steps = self.standing.steps_now()
-        PROGRESS.last_steps = 1
+        schedule.PROGRESS.last_steps = 1
         if steps == 1:
             return WHOLE
         try:
-            call = Call(args, kwargs)
-        except Uncut as error:
+            call = rows.Call(args, kwargs)
+        except rows.Uncut as error:
             if str(error) != WITHOUT_ROWS:
                 self._refuse(module, str(error))
             return WHOLE
@@ -196,18 +216,18 @@ class Patches:
             if reason is not None:
                 self._refuse(module, reason)
                 return WHOLE
-        PROGRESS.last_steps = steps
-        PROGRESS.is_equivalent |= bool(proof.generators)
+        schedule.PROGRESS.last_steps = steps
+        schedule.PROGRESS.is_equivalent |= bool(proof.generators)
         return forward.SplitForward(original, module, call, steps, proof.generators)
 
     def _end(self, module: torch.nn.Module, split: forward.SplitForward, output: Any, began: int) -> None:
         self._audit.note_pass(began, type(module).__name__, output)
         self._open.add(split)
         if split.draws_more:
-            end_attempt(f"{type(module).__name__}: {selfcheck.DRAWS.format(split.draws_more)}")
+            exactness.end_attempt(f"{type(module).__name__}: {selfcheck.DRAWS.format(split.draws_more)}")
         reason = self._proofs[module].note_pass(split.whole_call, split.steps, split.nodes)
         if reason is not None:
-            end_attempt(f"{type(module).__name__}: {reason}")
+            exactness.end_attempt(f"{type(module).__name__}: {reason}")
 
     def _refuse(self, module: torch.nn.Module, reason: str) -> None:
         self.standing.refuse(f"{type(module).__name__}: {reason}")
@@ -219,13 +239,15 @@ class Patches:
         losses = [loss for loss in losses if isinstance(loss, torch.Tensor)]
         reason = self._audit.objection(losses, again=bool(given.get("create_graph")))
         if reason is not None:
-            end_attempt(reason)
+            exactness.end_attempt(reason)
 
     def _check_second_pass(self) -> None:
         for split in list(self._open):
             differs = split.difference()
             if differs:
-                end_attempt(f"a part of the batch that was computed again in the backward pass had {differs}")
+                exactness.end_attempt(
+                    f"a part of the batch that was computed again in the backward pass had {differs}"
+                )
 
     # The whole script.
 
@@ -234,7 +256,7 @@ class Patches:
         for module, proof in list(self._proofs.items()):
             reason = proof.prove_last()
             if reason is not None:
-                end_attempt(f"{type(module).__name__}: {reason}")
+                exactness.end_attempt(f"{type(module).__name__}: {reason}")
 
     @door
     def _prove_at_exit(self) -> None:

@@ -28,14 +28,10 @@ from torch.func import functional_call
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-from cotenant.checkpoint.guard import SPLITTING, door, listen_for
-from cotenant.checkpoint.ownership import is_in_import, own_thread
-from cotenant.checkpoint.picture import Picture, PictureTooLarge, process_roots
+from cotenant.checkpoint import guard, ownership, picture
 from cotenant.checkpoint.picture.arrays import UNFORMED
 from cotenant.checkpoint.picture.objects import GeneratorKind
-from cotenant.gradaccum import exactness
-from cotenant.gradaccum.exactness import end_attempt
-from cotenant.gradaccum.modules import ModuleParts, parts_of
+from cotenant.gradaccum import exactness, modules
 from cotenant.gradaccum.rows import Call, Uncut, tensors_of
 from cotenant.gradaccum.zerocode.forward import Forward, SplitForward, inside
 
@@ -61,14 +57,14 @@ _NOT_IN_DOUBLE: Final = "cannot be called in float64"
 
 def structure(module: torch.nn.Module) -> str | None:
     """What is known to be inexact or unsupported from the kinds of modules alone."""
-    for part in parts_of(module):
+    for part in modules.parts_of(module):
         reason = _kind(part) or _hooks(part)
         if reason:
             return f"{part.name or type(module).__name__}: {reason}"
     return exactness.refusal(module)
 
 
-def _kind(part: ModuleParts) -> str | None:
+def _kind(part: modules.ModuleParts) -> str | None:
     kind = type(part.module)
     for base in kind.__mro__:
         if base.__name__ in _UNSUPPORTED:
@@ -87,7 +83,7 @@ def _kind(part: ModuleParts) -> str | None:
     return None
 
 
-def _hooks(part: ModuleParts) -> str | None:
+def _hooks(part: modules.ModuleParts) -> str | None:
     """A hook would run more often than the script expects, and see parts of batches."""
     hooks = [*part.table("_forward_hooks").values(), *part.table("_backward_hooks").values()]
     for hook in (*part.table("_forward_pre_hooks").values(), *part.table("_backward_pre_hooks").values()):
@@ -118,13 +114,13 @@ class RowCheck:
         reason = structure(self._module)
         if reason:
             return reason
-        thread = own_thread()
+        thread = ownership.own_thread()
         if thread:
             return f"nobody can tell what it changes beside what the script's thread {thread} does"
         name = type(self._module).__name__
         try:
-            self._picture = Picture([(name, self._module), *process_roots()], copies=True)
-        except PictureTooLarge as error:
+            self._picture = picture.Picture([(name, self._module), *picture.process_roots()], copies=True)
+        except picture.PictureTooLarge as error:
             return f"it cannot be checked without a trace: {error}"
         try:
             with torch.enable_grad(), inside(), _watching_files() as written:
@@ -137,7 +133,7 @@ class RowCheck:
     def _undo(self) -> None:
         left = self._picture.put_back()
         if left:
-            end_attempt(
+            exactness.end_attempt(
                 f"{type(self._module).__name__}: its forward pass changes {left[0]}, which cannot be undone"
             )
 
@@ -367,15 +363,15 @@ _listening: list[bool] = []
 """Not empty: the process has our audit hook, which cannot be taken away again."""
 
 
-@door
+@guard.door
 def _hear_event(event: str, args: tuple[Any, ...]) -> None:
     if _noted:
-        SPLITTING.run(_note_event, event, args)
+        guard.SPLITTING.run(_note_event, event, args)
 
 
 def _note_event(event: str, args: tuple[Any, ...]) -> None:
     writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
-    if (writes or event in _ACTIONS) and not is_in_import(sys._getframe(1)):
+    if (writes or event in _ACTIONS) and not ownership.is_in_import(sys._getframe(1)):
         _noted[-1].append(f"writes {args[0]}" if writes else event)
 
 
@@ -384,7 +380,7 @@ def _watching_files() -> Iterator[list[str]]:
     """Keeps what is printed from the script's output, and lists what else leaves the process."""
     if not _listening:
         _listening.append(True)
-        listen_for((*_ACTIONS, "open"), _hear_event)
+        guard.listen_for((*_ACTIONS, "open"), _hear_event)
     written: list[str] = []
     before = sys.stdout, sys.stderr
     sys.stdout = _Silence(before[0], written, "prints")

@@ -10,15 +10,11 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from cotenant.checkpoint.guard import ENV_SOCKET, SPLITTING
-from cotenant.checkpoint.late_log import LateLog
+from cotenant.checkpoint import guard, late_log, unseen
 from cotenant.checkpoint.progress.main_optimizer import MainOptimizer
-from cotenant.checkpoint.unseen import Unseen
-from cotenant.gradaccum.exactness import end_attempt
-from cotenant.gradaccum.protocol import tell_failed
-from cotenant.gradaccum.schedule import PROGRESS, Schedule
+from cotenant.gradaccum import exactness, schedule
 
-log = LateLog("cotenant.gradaccum")
+log = late_log.LateLog("cotenant.gradaccum")
 
 NOT_ASKED: Final = "--accumulate never, or --share never"
 
@@ -55,9 +51,9 @@ class AccumulationStanding:
 
     def steps_now(self) -> int:
         """s for the forward pass that comes next."""
-        if self.refused is not None or self.by_framework or PROGRESS.explicit:
+        if self.refused is not None or self.by_framework or schedule.PROGRESS.explicit:
             return 1
-        return PROGRESS.steps_now()
+        return schedule.PROGRESS.steps_now()
 
     def refuse(self, reason: str) -> None:
         """Leave batches whole from now on. Where a split was ordered, memory was planned for its parts: the
@@ -68,13 +64,13 @@ class AccumulationStanding:
         self.refused = reason
         for leave in self.when_refused:
             leave()
-        if is_ordered and os.environ.get(ENV_SOCKET):
-            end_attempt(reason)
-        PROGRESS.schedule = Schedule()
-        PROGRESS.last_steps = 1
+        if is_ordered and os.environ.get(guard.ENV_SOCKET):
+            exactness.end_attempt(reason)
+        schedule.PROGRESS.schedule = schedule.Schedule()
+        schedule.PROGRESS.last_steps = 1
         self.note(f"this script's batches stay whole: {reason}")
         if self._decided:
-            tell_failed(reason)
+            exactness.tell_failed(reason)
             for observer in self.observers:
                 observer.withdrawn(reason)
 
@@ -88,17 +84,17 @@ class AccumulationStanding:
         if not self._main.counts(optimizer):
             return
         if not self._decided:
-            with Unseen():
+            with unseen.Unseen():
                 self._decide()
-        if not (PROGRESS.counted_for_us or PROGRESS.explicit):
-            PROGRESS.completed += 1
+        if not (schedule.PROGRESS.counted_for_us or schedule.PROGRESS.explicit):
+            schedule.PROGRESS.completed += 1
         for observer in self.observers:
             observer.note_step(optimizer)
 
     def _decide(self) -> None:
         reason = None
-        if self.refused is None and not (self.by_framework or PROGRESS.explicit):
-            reason = SPLITTING.run(self.objection)
+        if self.refused is None and not (self.by_framework or schedule.PROGRESS.explicit):
+            reason = guard.SPLITTING.run(self.objection)
         if reason is not None:
             self.refuse(reason)
         self._decided = True

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.wire import ENV_JOB
+from cotenant.checkpoint.talk.protocol import ENV_JOB
 from cotenant.profiler.driver import library, process_info
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess, NvmlError
 

@@ -20,9 +20,7 @@ from typing import Final, TextIO
 
 import msgspec
 
-from cotenant.profiler.driver.facts import is_mig_instance
-from cotenant.profiler.driver.library import own_output, say
-from cotenant.profiler.driver.probe_client import REASON_CHARS
+from cotenant.profiler.driver import facts, library, probe_client
 from cotenant.profiler.indicators.counters import Counters, Unsupported
 from cotenant.profiler.indicators.device_process import MIG_HAS_NONE, ORDER, DeviceAnswer
 from cotenant.profiler.indicators.sources import IndicatorValues, Taken, Wanted, Wish
@@ -52,7 +50,7 @@ def open_source(source: Wish, wanted: Wanted, uuids: Sequence[str]) -> Counters:
 
 def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, str]:
     """The first that works for all devices, else the first that works for most; and how each one did."""
-    if all(map(is_mig_instance, uuids)):
+    if all(map(facts.is_mig_instance, uuids)):
         return None, MIG_HAS_NONE
     best: Counters | None = None
     about, passed_over = "", []
@@ -60,7 +58,7 @@ def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, str]:
         try:
             counters = open_source(source, wanted, uuids)
         except Unsupported as why:
-            passed_over.append(f"not {source}: {why}"[:REASON_CHARS])
+            passed_over.append(f"not {source}: {why}"[: probe_client.REASON_CHARS])
             continue
         lacking = list(filter(None, counters.problems()))
         if best is not None and len(lacking) >= sum(map(bool, best.problems())):
@@ -68,7 +66,7 @@ def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, str]:
             counters.close()
             continue
         if best is not None:
-            passed_over.append(f"not {best.name}: not of all devices ({about})"[:REASON_CHARS])
+            passed_over.append(f"not {best.name}: not of all devices ({about})"[: probe_client.REASON_CHARS])
             best.close()
         some = f"; {len(lacking)} of {len(uuids)} without: {lacking[0]}" if lacking else ""
         best, about = counters, counters.about.format(period=counters.period_s) + some
@@ -77,7 +75,7 @@ def choose(wanted: Wanted, uuids: Sequence[str]) -> tuple[Counters | None, str]:
     others = "; ".join(passed_over)
     if best is None:
         return None, others
-    return best, f"{best.name}: {about}"[:REASON_CHARS] + (f" ({others})" if others else "")
+    return best, f"{best.name}: {about}"[: probe_client.REASON_CHARS] + (f" ({others})" if others else "")
 
 
 # --- Serving ---------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ def serve(reader: Reader, answers: TextIO) -> None:
             if not lines:
                 return
             for _ in range(lines.count(b"\n")):
-                say(reader.answer(), answers)
+                library.say(reader.answer(), answers)
         reader.tick()
 
 
@@ -154,7 +152,7 @@ def main(words: Sequence[str] | None = None) -> int:
     known.add_argument("uuids", nargs="+")
     flags = known.parse_args(words)
     wanted = msgspec.convert({name: getattr(flags, name) for name in Wanted.__struct_fields__}, Wanted)
-    answers = own_output()
+    answers = library.own_output()
     counters, why = choose(wanted, flags.uuids)
     try:
         if counters is None:
@@ -162,7 +160,7 @@ def main(words: Sequence[str] | None = None) -> int:
         serve(Reader(counters, why), answers)
         counters.close()
     except Unsupported as problem:
-        say(DeviceAnswer(problem=str(problem)), answers)
+        library.say(DeviceAnswer(problem=str(problem)), answers)
         return 1
     return 0
 

@@ -94,7 +94,7 @@ def test_what_it_follows_survives_a_restart_and_is_told_in_every_hello() -> None
     again, effects = agent.restarted()
     [hello] = sent(Hello, effects)
     assert (hello.followed.epoch, hello.followed.past, hello.followed.reached) == (SECOND, ("e1",), 41)
-    assert AgentMemory(list(again.state.memory.notes())).epochs_past == ("e1",), "and a compaction"
+    assert AgentMemory(list(again.state.memory.as_notes())).epochs_past == ("e1",), "and a compaction"
 
 
 def test_a_renewal_says_how_far_the_journal_is() -> None:

@@ -25,8 +25,8 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     make_job_folder,
     remove_short_folder,
 )
+from cotenant.checkpoint.talk.protocol import BEAT_FILE
 from cotenant.controller.domain import Launch
-from cotenant.controller.wire import BEAT_FILE
 from tests.building.orders import order_of
 
 USER = 54_321

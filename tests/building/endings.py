@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.agent.ipc import RankOrder, Status
-from cotenant.agent.supervisor.core import AllGone, Ending, Exit, StopWish
+from cotenant.agent.ipc.records import RankOrder, Status
+from cotenant.agent.supervisor.core.edge import AllGone
+from cotenant.agent.supervisor.core.exit_classifier import Ending
+from cotenant.agent.supervisor.core.exits import Exit
+from cotenant.agent.supervisor.core.stopping import StopWish
 from cotenant.controller.domain import HostId, Launch
 from tests.building.orders import changed, gang, order_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from cotenant.agent.ipc import Deframer, frame_message
+from cotenant.agent.ipc.channel import Deframer, frame_message
 
 
 def send_message(connection: socket.socket, message: object) -> None:

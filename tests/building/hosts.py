@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cotenant.agent.daemon.core import AgentConfig
+from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.controller.domain import Device, DeviceId, HostId, HostReport
+from cotenant.controller.system.sections import AgentSettings
 
 
 def cpu(device_id: str, **more: Any) -> Device:
@@ -45,5 +46,7 @@ def report(
 def agent_config(devices: Sequence[Device] = (), **changes: Any) -> AgentConfig:
     """Of the agent of the devices' host."""
     name = devices[0].host_id if devices else HostId("h")
+    own = {each: changes.pop(each) for each in [*changes] if each in AgentSettings.__struct_fields__}
     plain = {"session": "s", "uid": 1000, "checkpoint_root": "/ckpt", "jobside_path": "/jobside"}
-    return AgentConfig(**{"report": host(name, *devices), **plain, **changes})
+    changes = {"report": host(name, *devices), "settings": AgentSettings(**own), **plain, **changes}
+    return AgentConfig(**changes)

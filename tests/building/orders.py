@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc import Order, RankOrder
+from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.controller.domain import (
     AttemptNo,
     CommandId,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc import Result, Status
+from cotenant.agent.ipc.records import Result, Status
 from cotenant.controller.domain import AttemptNo, ExitVerdict, JobId
 
 

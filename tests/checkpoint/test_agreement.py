@@ -155,7 +155,7 @@ class Rank:
 
 @dataclass
 class Supervisor:
-    """What `wire/job.py` asks of a supervisor: all ok or a later step."""
+    """What the protocol asks of a supervisor: all ok or a later step."""
 
     ranks: list[Rank]
     kind: str

@@ -1,17 +1,12 @@
-"""The two folders that travel into the user's environment: same constants, old enough syntax, few imports."""
+"""The two folders that travel into the user's environment: old enough syntax, few imports."""
 
 from __future__ import annotations
 
 import ast
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-
-import cotenant.checkpoint.talk.protocol
-import cotenant.gradaccum.protocol
-from cotenant.controller.wire import job
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "checkpoint").glob("**/*.py"), *(ROOT / "gradaccum").glob("**/*.py")])
@@ -20,35 +15,6 @@ OURS_BY_FOLDER = {
     "gradaccum": ("cotenant.gradaccum", "cotenant.checkpoint"),
 }
 """Which of its modules gradaccum may import, `tests/house/test_imports.py` says."""
-SETTINGS = ("ENV_ENDPOINT", "ENV_KEY")
-"""Read by the settings of a command line in a job, not by its ranks."""
-
-
-def constants(module: ModuleType) -> dict[str, object]:
-    return {name: value for name, value in vars(module).items() if name.isupper() and name[0] != "_"}
-
-
-def test_every_protocol_constant_is_repeated_in_checkpoint() -> None:
-    defined = {
-        name: value for name, value in constants(job).items() if name not in ("ENVIRONMENT", *SETTINGS)
-    }
-    repeated = constants(cotenant.checkpoint.talk.protocol)
-    assert {name: repeated.get(name) for name in defined} == defined
-
-
-def test_what_gradaccum_repeats_is_the_same() -> None:
-    defined = constants(job)
-    assert all(defined[n] == v for n, v in constants(cotenant.gradaccum.protocol).items())
-
-
-def test_every_environment_variable_is_known_to_one_of_the_two() -> None:
-    known = {
-        value
-        for module in (cotenant.checkpoint.talk.protocol, cotenant.gradaccum.protocol)
-        for name, value in constants(module).items()
-        if name.startswith("ENV_")
-    }
-    assert known == set(job.ENVIRONMENT)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")

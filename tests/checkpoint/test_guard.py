@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.supervisor.core import RankFailed, rank_messages
+from cotenant.agent.supervisor.core import rank_messages
+from cotenant.agent.supervisor.core.rank_messages import RankFailed
 from cotenant.checkpoint.guard import ENV_SOCKET, AttemptEnds, Guard
 from tests.checkpoint.faults import SCENES, TRAINERS, FaultyHook, Scene, one_faulty_hook
 from tests.checkpoint.ranks import Warm

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.checkpoint.talk.pace import BEAT, FORMAT, LATE_STEPS, Allowance, RankPace
-from cotenant.controller.wire import BEAT_BESIDE_FILE, BEAT_FILE, PACE_FILE, PACE_KEPT_S
+from cotenant.checkpoint.talk.protocol import BEAT_BESIDE_FILE, BEAT_FILE, PACE_FILE, PACE_KEPT_S
 
 STEP_S = 0.1
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.ipc import Order, Result, Status, write_record
+from cotenant.agent.ipc.files import write_record
+from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.training.state import TrainingState
 from cotenant.controller.domain import (

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
-from cotenant.agent.ipc import BadRecord, Order, Result, read_record
+from cotenant.agent.ipc.files import BadRecord, read_record
+from cotenant.agent.ipc.records import Order, Result
 from cotenant.agent.supervisor.core import rank_messages
 from cotenant.checkpoint.disk.layout import Manifest, TooNew, verify
 from cotenant.checkpoint.resuming import load_newest

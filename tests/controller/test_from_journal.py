@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.ipc import attempt_folder
+from cotenant.agent.ipc.records import attempt_folder
 from cotenant.controller.client.asking import own_journal
 from cotenant.controller.domain import JobId
 from cotenant.controller.from_journal import JournalAnswers

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.supervisor.core import rank_messages
-from cotenant.agent.supervisor.processes import STACKS_SIGNAL, ranks
-from cotenant.controller.wire import job
+from cotenant.agent.supervisor.processes import ranks
+from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL
+from cotenant.checkpoint.talk import protocol
 from cotenant.gradaccum.launch import STARTUP
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, launch
@@ -114,7 +115,7 @@ def waiting(**words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() -> None:
-    with waiting(**{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as process:
+    with waiting(**{protocol.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as process:
         assert ranks.dump([process.pid, process.pid]) == [process.pid], "once, however often it is named"
         shown = ""
         while "where_it_waits" not in shown or "in beside" not in shown:
@@ -129,7 +130,7 @@ def test_a_process_that_waits_shows_the_stacks_of_all_its_threads_and_goes_on() 
 
 @pytest.mark.parametrize("number", ["", "0", "9", "99999", "x"])
 def test_a_signal_that_cannot_be_taken_is_never_sent(number: str) -> None:
-    with waiting(**{job.ENV_STACKS_SIGNAL: number}) as process:
+    with waiting(**{protocol.ENV_STACKS_SIGNAL: number}) as process:
         assert ranks.dump([process.pid]) == []
         out, err = process.communicate("x", timeout=within_s(60))
     assert (out, err, process.returncode) == ("went on\n", "", 0)
@@ -143,7 +144,7 @@ def test_who_cannot_show_its_stacks_is_aborted_only_if_it_shows_them_then() -> N
         assert ranks.abort_others([handled.pid]) == [handled.pid]
         _, err = handled.communicate("x", timeout=within_s(60))
         assert handled.returncode == -signal.SIGABRT and "where_it_waits" in err
-    with waiting(PYTHONFAULTHANDLER="1", **{job.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as able:
+    with waiting(PYTHONFAULTHANDLER="1", **{protocol.ENV_STACKS_SIGNAL: str(STACKS_SIGNAL)}) as able:
         assert ranks.abort_others([able.pid]) == [], "it has shown them already"
         assert able.communicate("x", timeout=within_s(60))[0] == "went on\n"
 
@@ -172,11 +173,11 @@ def forked(warm: Warm, folder: Path, program: str, *args: str, **words: str) -> 
 def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_script_names_one(
     warm: Warm, tmp_path: Path
 ) -> None:
-    said = forked(warm, tmp_path, GROUPS, **{job.ENV_COLLECTIVE_SCALE: "2.0"})
+    said = forked(warm, tmp_path, GROUPS, **{protocol.ENV_COLLECTIVE_SCALE: "2.0"})
     assert said == ["[3600.0, 3600.0] 77.0"]
 
 
-MIB_20_GIB = {job.ENV_MEMORY_MIB: str(20 * 1024)}
+MIB_20_GIB = {protocol.ENV_MEMORY_MIB: str(20 * 1024)}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,9 @@ def test_a_script_takes_less_if_it_wants_to_and_not_more(warm: Warm, tmp_path: P
 
 
 def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs(warm: Warm, tmp_path: Path) -> None:
-    said, seen = forked(warm, tmp_path, SHARES, "2.13.0", "80", "", "", **{job.ENV_MEMORY_MIB: "nonsense"})
+    said, seen = forked(
+        warm, tmp_path, SHARES, "2.13.0", "80", "", "", **{protocol.ENV_MEMORY_MIB: "nonsense"}
+    )
     assert seen == "[] []"
     assert said.startswith(
         "cotenant: holding this process to its part of the GPU is off: cotenant's own code failed: "
@@ -284,7 +287,9 @@ def test_who_imports_torch_says_before_that_its_first_step_will_be_seen(
     torch.mkdir()
     (torch / "__init__.py").write_text(f"{SAYS}say('imports')\n")
     (torch / "optim.py").touch()
-    env = environment(**{job.ENV_ZERO_CODE: zero_code, job.ENV_SOCKET: str(tmp_path / "s"), "USES": uses})
+    env = environment(
+        **{protocol.ENV_ZERO_CODE: zero_code, protocol.ENV_SOCKET: str(tmp_path / "s"), "USES": uses}
+    )
     path = os.pathsep.join([str(STARTUP), str(tmp_path), env["PYTHONPATH"]])
     subprocess.run(
         [sys.executable, "-c", LOOKS_FOR_TORCH], env={**env, "PYTHONPATH": path}, check=True, timeout=IMPORT_S
@@ -296,6 +301,6 @@ def test_who_imports_torch_says_before_that_its_first_step_will_be_seen(
 def test_who_has_torch_before_the_script_says_so_when_the_script_imports_it(
     warm: Warm, heard: socket.socket, tmp_path: Path, zero_code: str
 ) -> None:
-    env = {job.ENV_ZERO_CODE: zero_code, job.ENV_SOCKET: str(tmp_path / "s")}
+    env = {protocol.ENV_ZERO_CODE: zero_code, protocol.ENV_SOCKET: str(tmp_path / "s")}
     forked(warm, tmp_path, USES_TORCH, **env)
     assert words(heard) == ["begins", "RankWatched", "uses"]

@@ -1,6 +1,6 @@
 """Outside a package, only what its `__init__` exports is imported.
 
-Rule: a package's face is the `__all__` of its `__init__`. Most export names, so that moving a file inside
+Rule: a package's face is the `__all__` of its `__init__`. Some export names, so that moving a file inside
 touches nobody else. Those loaded in part export modules: an optional dependency, or one piece of what
 every command and every attempt would otherwise load whole. A package's own tests may look inside.
 """
@@ -22,11 +22,6 @@ SEARCHED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 BESIDES = ("tests", "hwtests", "bench", "experiments", "examples")
 
 EXPORT_NAMES = (
-    "agent.daemon.core",
-    "agent.gpus",
-    "agent.ipc",
-    "agent.supervisor.core",
-    "agent.supervisor.processes",
     "controller.api",
     "controller.domain",
     "controller.knowledge",
@@ -52,9 +47,15 @@ EXPORT_NAMES = (
 )
 
 EXPORT_MODULES = {
+    "agent.containers": "its readers, a daemon and a supervisor, need few of them",
     "agent.daemon": "assembly loads every part of the agent; its core is asked for without them",
+    "agent.daemon.core": "watches of GPUs need its keys and events, and load no state machine",
+    "agent.gpus": "an agent without GPUs needs few of them",
     "agent.host": "a supervisor, one per attempt, needs few of them",
+    "agent.ipc": "a fork server needs an address of it, and no records",
     "agent.supervisor": "the agent asks for the core and the processes, never for the runtime",
+    "agent.supervisor.core": "what starts processes needs few of its words",
+    "agent.supervisor.processes": "the agent starts no ranks; it reads their logs and ends what is left",
     "agent.warm": "a supervisor asks a fork server, and loads nothing of what makes one",
     "checkpoint": "inside the user's process, whose start must not pay for what it does not use",
     "controller.models": "an order needs no forecast, and a forecast no ends of jobs",

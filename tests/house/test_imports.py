@@ -27,6 +27,7 @@ INSIDE_A_SCRIPT = tuple(
         "ownership",
         "picture",
         "progress",
+        "talk.protocol",
         "training.rng",
         "unseen",
     )

@@ -40,7 +40,7 @@ controller.flags
 controller.timeline             controller.domain controller.wire
 # Leaves: they speak with the MPS daemon, and measure.
 mps
-profiler.driver                 controller.wire
+profiler.driver                 checkpoint controller.wire
 profiler.indicators             profiler.driver
 profiler                        controller.performance controller.domain profiler.indicators
 # The agent obeys.
@@ -51,19 +51,22 @@ agent.host                      controller.domain controller.wire controller.sys
 agent.slurm.steps
 agent.warm.forkserver
 agent.warm                      controller.wire mps agent.ipc agent.host
-agent.containers                controller.domain controller.wire agent.ipc agent.host
-agent.supervisor.core           controller.performance controller.domain controller.wire profiler.indicators
+agent.containers                checkpoint controller.domain agent.ipc agent.host
+agent.supervisor.core           checkpoint controller.performance controller.domain controller.wire
+                                profiler.indicators
                                 profiler agent.ipc
-agent.supervisor.processes      controller.domain controller.wire controller.system mps profiler.indicators
+agent.supervisor.processes      checkpoint controller.domain controller.wire controller.system mps
+                                profiler.indicators
                                 profiler agent.ipc agent.host agent.containers agent.supervisor.core
-agent.supervisor                controller.wire controller.system agent.ipc agent.host agent.warm
+agent.supervisor                checkpoint controller.wire controller.system agent.ipc agent.host agent.warm
                                 agent.containers agent.supervisor.core
                                 agent.supervisor.processes
 agent.daemon.core               controller.performance controller.domain controller.planning controller.wire
-                                mps profiler.indicators agent.ipc
-agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
+                                controller.system mps profiler.indicators agent.ipc
+agent.gpus                      checkpoint controller.domain controller.wire controller.system mps
+                                profiler.driver
                                 agent.ipc agent.host agent.daemon.core
-agent.daemon                    controller.domain controller.wire controller.system profiler.driver
+agent.daemon                    checkpoint controller.domain controller.wire controller.system profiler.driver
                                 profiler.indicators agent.ipc agent.host agent.warm agent.containers
                                 agent.supervisor.processes agent.daemon.core agent.gpus
 agent.__main__                  controller.domain controller.system mps agent.daemon.core agent.daemon
@@ -131,14 +134,15 @@ controller.training             controller.performance controller.domain control
                                 controller.engine controller.sim
 # The floor under every face, without click: what a submission is, asking a
 # controller, comparing policies.
-controller.submission           controller.performance controller.domain controller.wire controller.present
-controller.client               controller.performance controller.domain controller.wire controller.system
-                                controller.present controller.submission
+controller.submission           checkpoint controller.performance controller.domain controller.wire
+                                controller.present
+controller.client               checkpoint controller.performance controller.domain controller.wire
+                                controller.system controller.present controller.submission
 controller.whatif               controller.store controller.sim controller.present controller.submission
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
-controller.cli                  controller.performance controller.domain controller.wire controller.system
-                                controller.flags controller.timeline mps profiler.driver profiler.indicators
-                                controller.present controller.submission controller.client
+controller.cli                  checkpoint controller.performance controller.domain controller.wire
+                                controller.system controller.flags controller.timeline mps profiler.driver
+                                profiler.indicators controller.present controller.submission controller.client
 controller.cli.offline          controller.performance controller.domain controller.submission
                                 controller.wire controller.system
                                 controller.trace_names controller.timeline controller.models

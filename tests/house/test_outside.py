@@ -72,7 +72,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
     "agent/host/process_identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
-    "agent/host/listening.py": (KERNEL, frozenset(("os.listdir",))),
+    "agent/supervisor/port_connection.py": (KERNEL, frozenset(("os.listdir",))),
     "agent/host/folders.py": (STATE, frozenset((".mkdir", ".read_bytes"))),
     "agent/host/jobside.py": (
         f"{STATE}; read from where cotenant is installed",
@@ -129,7 +129,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".chmod", ".mkdir", ".open", ".write_bytes", "os.open", "os.setxattr", "os.truncate")),
     ),
     "mps/process.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
-    "mps/sweep.py": (RUNTIME, frozenset((".glob", ".unlink"))),
+    "mps/daemon.py": (RUNTIME, frozenset((".glob", ".unlink"))),
     "profiler/driver/cdi.py": ("/etc/cdi is root's", frozenset((".glob", ".read_bytes"))),
     "profiler/driver/probe_client.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
     "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),

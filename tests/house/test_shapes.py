@@ -25,11 +25,6 @@ EXEMPT = {
     ("Lived", "JobView"): "Lived is made from a journal, without the engine that makes the view",
     ("Lived", "RunResult"): "Outcome has a column for all jobs of a simulation where Lived has a number",
     ("JobView", "RunResult"): "Outcome has a column for all jobs of a simulation where JobView has a number",
-    (
-        "AgentConfig",
-        "AgentSettings",
-    ): "settings are what an operator writes; the agent's state machine gets those "
-    "that it decides by, with what was found on the host",
     ("HostReport", "NodeView"): "flat: it is the JSON that people read; the report is the agent's message",
     ("Use", "UsageView"): "flat: it is the JSON that people read; the other is a sum that grows",
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",

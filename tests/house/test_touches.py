@@ -32,7 +32,8 @@ CHANGES = (
     Change(
         "zero_code",
         r'\b(ENV_ZERO_CODE|_?zero_code)\b|Option\(\s*"accumulate"',
-        6,
+        5,
+        besides=("checkpoint/talk/protocol.py",),
         beyond=("checkpoint/", "gradaccum/", "controller/cli/jobs/attempt.py"),
     ),
     Change("accumulates_note", r"\baccumulates_note\b", 7),

@@ -24,13 +24,14 @@ import psutil
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder, read_record
+from cotenant.agent.ipc.files import read_record
+from cotenant.agent.ipc.records import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder
+from cotenant.checkpoint.talk.protocol import ENV_ACCUMULATION_SCHEDULE
 from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client.connection import Client, Unreachable
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, SlurmScript
 from cotenant.controller.performance import Profile
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, launch

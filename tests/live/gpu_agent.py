@@ -18,7 +18,10 @@ import msgspec
 from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon import assembly, runtime
 from cotenant.agent.daemon.tasks import GpuRelease
-from cotenant.agent.gpus import GpuWatch, MpsEdge, Timing, causes, mps_watch
+from cotenant.agent.gpus import causes, mps_watch
+from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus.mps_edge import MpsEdge
+from cotenant.agent.gpus.watchers import Timing
 from cotenant.mps import daemon
 from cotenant.profiler.driver.probe_client import driver_facts
 

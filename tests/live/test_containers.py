@@ -23,7 +23,9 @@ from typing import Any
 import psutil
 import pytest
 
-from cotenant.agent.containers import client_environment, client_of, find_runtimes, users_rights
+from cotenant.agent.containers.command_lines import client_of
+from cotenant.agent.containers.processes import client_environment, users_rights
+from cotenant.agent.containers.runtimes import find_runtimes
 from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import Container, JobId, JobSpec, Launch, Mount, Phase
 from cotenant.controller.system.keys import add_agent, add_user, init_cluster

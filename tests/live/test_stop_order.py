@@ -17,16 +17,10 @@ from pathlib import Path
 import pytest
 
 import cotenant.mps.environment
-from cotenant.agent.ipc import (
-    SUPERVISOR,
-    UNCLEAN,
-    MpsClient,
-    ProcessIdentity,
-    StopNow,
-    job_socket,
-    read_record,
-)
-from cotenant.agent.supervisor.processes import end_leftovers
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.files import read_record
+from cotenant.agent.ipc.records import SUPERVISOR, UNCLEAN, MpsClient, ProcessIdentity, job_socket
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from tests.live.test_supervisor import WAIT_S, Attempt, Make, make, python
 
 __all__ = ["make"]

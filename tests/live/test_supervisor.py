@@ -25,7 +25,9 @@ import pytest
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.host.process_identity import identity_of, stat_of
-from cotenant.agent.ipc import (
+from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow, short_address
+from cotenant.agent.ipc.files import read_record, write_record
+from cotenant.agent.ipc.records import (
     CONTROL,
     JOB,
     LOGS,
@@ -33,21 +35,14 @@ from cotenant.agent.ipc import (
     RESULT,
     STATUS,
     SUPERVISOR,
-    EndedNow,
-    FromSupervisor,
     Order,
     ProcessIdentity,
     RankOrder,
     Result,
-    SaveNow,
     Status,
-    StatusNow,
-    StopNow,
-    read_record,
-    short_address,
-    write_record,
 )
-from cotenant.agent.supervisor.processes import end_leftovers, read_log
+from cotenant.agent.supervisor.processes.logs import read_log
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.controller.domain import AttemptNo, Launch
 from tests.building.frames import receive_message, send_message
 from tests.building.orders import changed, input_file, order_of

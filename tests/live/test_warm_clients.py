@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cotenant.agent.ipc import StopNow
+from cotenant.agent.ipc.channel import StopNow
 from tests.live.test_stop_order import CLIENT, RANK, events, until, words_of
 from tests.live.test_supervisor import Attempt
 from tests.live.test_warm_start import Host, host, nanny_of

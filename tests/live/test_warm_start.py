@@ -20,8 +20,10 @@ from cotenant.agent.daemon.warm_starts import kind_of
 from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.host.process_identity import children_of, identity_of, stat_of
-from cotenant.agent.ipc import MODULES, StopNow, WarmOffer, WatchRule
-from cotenant.agent.supervisor.processes import dump, end_leftovers
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import MODULES, WarmOffer, WatchRule
+from cotenant.agent.supervisor.processes.ranks import dump
+from cotenant.agent.supervisor.processes.reaper import end_leftovers
 from cotenant.agent.warm.spawn import ForkServer
 from cotenant.controller.domain import AttemptNo, HostId, Launch
 from tests.agent.warm.servers import bare_environment, said

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from cotenant.mps import process
+from cotenant.mps.answers import percentage
 from cotenant.mps.channel import ControlChannel
 from cotenant.mps.detection import DetectedHost
 from cotenant.mps.process import CONTROL, SERVER, FoundProcess
@@ -105,6 +106,11 @@ class Place:
             process.end(found.identity, TIMEOUT_S)
         shutil.rmtree(self.base, ignore_errors=True)
         remove_device_node()
+
+
+def default_percentage(channel: ControlChannel) -> float:
+    """The cap on the share of multiprocessors that the next server gives each client."""
+    return percentage(channel.ask("get_default_active_thread_percentage"))
 
 
 def remove_device_node() -> None:

@@ -17,21 +17,11 @@ import pytest
 
 from cotenant.mps import process
 from cotenant.mps.answers import Incomplete, Rejected, answer_before_sentinel, query
-from cotenant.mps.channel import (
-    ControlChannel,
-    NoDaemon,
-    Wedged,
-    client_list,
-    default_percentage,
-    server_list,
-    set_default_percentage,
-    set_percentage,
-    terminate_client,
-)
+from cotenant.mps.channel import ControlChannel, NoDaemon, Wedged
 from cotenant.mps.environment import PROTOCOL_VERSION
 from cotenant.mps.process import CONTROL
 from tests.building.limits import within_s
-from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
+from tests.mps.conftest import STUB, TIMEOUT_S, Place, default_percentage, freeze
 
 SENTINEL = "end-of-answer-5b20"
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
@@ -87,22 +77,22 @@ def test_r3_r14_errors_are_text_with_status_0(either: Place) -> None:
 def test_r3_r14_and_the_functions_tell_them_from_answers(either: Place) -> None:
     either.start()
     channel = either.channel
-    assert server_list(channel) == ()
-    assert not terminate_client(channel, 1, 2)
+    assert channel.server_list() == ()
+    assert not channel.terminate_client(1, 2)
     with pytest.raises(Rejected, match="999"):
-        client_list(channel, 999)
+        channel.client_list(999)
     with pytest.raises(Rejected, match="999"):
-        set_percentage(channel, 999, 50)
+        channel.set_percentage(999, 50)
 
 
 def test_r4_a_percentage_out_of_range_keeps_the_old_one(either: Place) -> None:
     either.start()
     channel = either.channel
-    set_default_percentage(channel, 50)
+    channel.set_default_percentage(50)
     assert raw(either, "set_default_active_thread_percentage 0") == "50.0"
     assert raw(either, "set_default_active_thread_percentage 120") == "50.0"
     with pytest.raises(Rejected, match=r"120 % was not taken: 50.0 %"):
-        set_default_percentage(channel, 120)
+        channel.set_default_percentage(120)
     assert default_percentage(channel) == 50.0
     assert "Invalid percentage" in (either.logs / "control.log").read_text()
 
@@ -139,7 +129,7 @@ def test_r7_a_server_without_a_gpu_is_started_in_silence_and_dies(either: Place)
     assert raw(either, f"start_server -uid {os.getuid()}") == ""
     log = either.logs / "control.log"
     daemon = either.daemons()[0]
-    while server_list(channel) or "exited with status" not in log.read_text():
+    while channel.server_list() or "exited with status" not in log.read_text():
         assert process.is_alive(daemon.identity)
     assert "Starting new server" in log.read_text()
 
@@ -232,7 +222,7 @@ def test_a_wedged_daemon_is_told_from_none_and_found_again_afterwards(either: Pl
     with pytest.raises(Wedged):
         impatient(either).ask("get_server_list")
     os.kill(daemon.identity.pid, signal.SIGCONT)
-    assert server_list(either.channel) == ()
+    assert either.channel.server_list() == ()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: it asks as another user")
@@ -265,7 +255,7 @@ def test_r17_another_user_is_refused_in_words(either: Place) -> None:
 def test_a_daemon_that_is_asked_for_version_2_of_the_interface_starts(either: Place) -> None:
     """Older programs know no versions, and do not mind."""
     either.start(**{PROTOCOL_VERSION: "2"})
-    assert server_list(either.channel) == ()
+    assert either.channel.server_list() == ()
 
 
 def test_the_daemon_is_known_by_its_arguments_and_environment(either: Place) -> None:

@@ -20,24 +20,15 @@ import pytest
 
 from cotenant.mps import process
 from cotenant.mps.answers import answer_before_sentinel, query
-from cotenant.mps.channel import (
-    ControlChannel,
-    LockBusy,
-    default_percentage,
-    lock_path,
-    server_list,
-    server_percentage,
-    set_percentage,
-)
-from cotenant.mps.daemon import Daemon
+from cotenant.mps.channel import ControlChannel, LockBusy, lock_path
+from cotenant.mps.daemon import Daemon, sweep
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.ownership import LOG_NAMES, SUFFIX, Owned, Spec, bound_logs
 from cotenant.mps.process import CONTROL
 from cotenant.mps.server_trial import NOT_READY, NOT_STARTED, PAUSES_S, ServerTrial
 from cotenant.mps.servers import DaemonStatus
-from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver import process_info
-from tests.mps.conftest import HAS_DRIVER, STUB, TIMEOUT_S, Place, freeze
+from tests.mps.conftest import HAS_DRIVER, STUB, TIMEOUT_S, Place, default_percentage, freeze
 
 UUID, OTHER = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "12")
 NO_GPU = "its MPS server does not start: Failed to start : no CUDA-capable device is detected"
@@ -486,7 +477,7 @@ def test_a_server_that_was_seen_to_work_is_ended_unless_a_job_is_about_to_use_it
     for in_use in (False, True):
         owner = Owner(place)
         assert owner.look(in_use=in_use).shares
-        assert len(server_list(place.channel)) == in_use
+        assert len(place.channel.server_list()) == in_use
         assert owner.look(in_use=in_use).shares
         assert starts(place) == 1 + in_use
         owner.daemon.stop(1.0)
@@ -518,7 +509,7 @@ def test_a_server_that_does_not_become_ready_is_waited_for_and_no_longer(owner: 
     assert (trial.why_not, tuple(pauses)) == (NOT_READY, PAUSES_S)
     place.tell()
     trial.look(31.0, in_use=False)
-    assert (trial.why_not, server_list(place.channel)) == ("", ())
+    assert (trial.why_not, place.channel.server_list()) == ("", ())
 
 
 # --- Servers ---------------------------------------------------------------------------------------
@@ -530,11 +521,11 @@ def test_a_server_that_was_there_before_us_gets_our_settings(
     owner.look()
     place.tell(gpu=True, clients=[client.pid])
     (server,) = owner.look(in_use=True).servers
-    set_percentage(place.channel, server.identity.pid, 33)
+    place.channel.set_percentage(server.identity.pid, 33)
     owner.daemon.release()
     owner.daemon = owner.again()
     assert owner.look(in_use=True).shares
-    assert server_percentage(place.channel, server.identity.pid) == 60.0
+    assert place.channel.server_percentage(server.identity.pid) == 60.0
 
 
 def test_a_fault_is_told_and_nobody_joins_until_all_clients_have_gone(
@@ -630,7 +621,7 @@ def test_logs_are_cut_in_place_while_it_writes_them(keeper: Owner, best: Place) 
     for _ in range(
         2
     ):  # It may answer before it writes its line, and not before it has written the one before.
-        server_list(best.channel)
+        best.channel.server_list()
     assert log.read_text().startswith("["), "it goes on at the start, not behind a hole"
     assert (best.logs / "control.log.old").stat().st_size == 10_000
 
@@ -651,10 +642,10 @@ def test_a_program_that_does_not_start_is_quoted_and_tried_again_later(place: Pl
 ASKER = """
 import sys
 from pathlib import Path, PurePosixPath
-from cotenant.mps.channel import ControlChannel, default_percentage
+from cotenant.mps.channel import ControlChannel
 channel = ControlChannel(pipe_directory=PurePosixPath(sys.argv[1]), program=sys.argv[2],
     answer_s=60, lock_wait_s=60)
-print([default_percentage(channel) for _ in range(2)])
+print([float(channel.ask("get_default_active_thread_percentage")) for _ in range(2)])
 """
 
 
@@ -682,7 +673,7 @@ def test_who_never_gets_a_turn_is_told_so_once_with_who_holds_the_lock(keeper: O
         assert f"{lock_path(PurePosixPath(best.pipe))} is held all the time (by pid {holder.pid}" in note
         assert (keeper.look().said, keeper.look().shares) == ((), True)
         os.killpg(holder.pid, signal.SIGKILL)
-    assert server_list(best.channel) == ()
+    assert best.channel.server_list() == ()
 
 
 # --- The genuine program ---------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cotenant.mps import process, terminate
-from cotenant.mps.channel import client_list, server_list
 from tests.building.limits import within_s
 from tests.mps.conftest import Place, freeze
 
@@ -49,8 +48,8 @@ def test_a_client_is_taken_off_and_its_neighbour_stays(
     first, second = (each.pid for each in clients)
     place.tell(gpu=True, clients=[first, second], **world)
     assert end(place, first) == {first: outcome}
-    (server,) = server_list(place.channel)
-    assert second in client_list(place.channel, server)
+    (server,) = place.channel.server_list()
+    assert second in place.channel.client_list(server)
     assert clients[0].poll() is None, "its process lives on: it is for the caller to end"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from cotenant.controller.wire import ENV_JOB
+from cotenant.checkpoint.talk.protocol import ENV_JOB
 from cotenant.profiler.driver import probe_client, process_info
 from cotenant.profiler.driver.facts import (
     FAILURES,

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core import DevicesChanged, GpuFault
-from cotenant.agent.ipc import Order
+from cotenant.agent.daemon.core.edge import DevicesChanged, GpuFault
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import (
     ENDED,
     LEAVING,

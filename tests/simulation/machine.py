@@ -11,15 +11,12 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.daemon.core import (
+from cotenant.agent.daemon.core.edge import (
     Adopt,
     AgentConfig,
-    AgentMemory,
-    AgentState,
     AgentTicked,
     AnyAgentEffect,
     AnyAgentEvent,
-    AnyNote,
     AwaitMemory,
     Booted,
     Connected,
@@ -42,24 +39,29 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.loop import AgentLoop
-from cotenant.agent.ipc import GangOut, Order, Result, ToSupervisor
-from cotenant.agent.supervisor.core import (
+from cotenant.agent.ipc.channel import GangOut, ToSupervisor
+from cotenant.agent.ipc.records import Order, Result
+from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,
-    AnyRankWord,
     ClearLeftovers,
     EndRanks,
     Finish,
     Publish,
     RankExited,
     Started,
-    Supervision,
     TellRank,
 )
-from cotenant.agent.supervisor.core import RankMessageCame as RankHeard
-from cotenant.agent.supervisor.core import SupervisorTicked as SupervisorTicked
+from cotenant.agent.supervisor.core.edge import RankMessageCame as RankHeard
+from cotenant.agent.supervisor.core.edge import SupervisorTicked as SupervisorTicked
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
+from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain import HostId, HostReport
+from cotenant.controller.system.sections import AgentSettings
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire import decode, encode, pack, unpack
 from tests.simulation.clockwork import Alarm, Clockwork
@@ -223,8 +225,7 @@ class Machine:
             report=self.report,
             session=f"{self.name}:{self.lives}",
             uid=0,
-            heartbeat_s=HEARTBEAT_S,
-            start_deadline_s=120.0,
+            settings=AgentSettings(heartbeat_s=HEARTBEAT_S, start_deadline_s=120.0),
             checkpoint_root="/checkpoints",
             jobside_path="/jobside",
         )

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc import Order
-from cotenant.agent.supervisor.core import (
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
     FirstStepReached,
@@ -24,9 +24,8 @@ from cotenant.agent.supervisor.core import (
     Stopped,
 )
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
-from cotenant.checkpoint.talk.protocol import decode
+from cotenant.checkpoint.talk.protocol import DECISION_TIMEOUT_S, decode
 from cotenant.controller.domain import AttemptNo, JobId
-from cotenant.controller.wire import DECISION_TIMEOUT_S
 from tests.simulation.clockwork import Clockwork
 
 Key = tuple[JobId, AttemptNo]

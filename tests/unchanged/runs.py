@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.agent.host.jobside import prepare_jobside
-from cotenant.agent.supervisor.core import AnyRankWord
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
 from tests.agent.supervisor.attempts import Attempt, user_environment
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.supervisor.core import StepDone
+from cotenant.agent.supervisor.core.rank_messages import StepDone
 from tests.agent.supervisor.attempts import default_words
 from tests.unchanged.collection import TRAITS, Script, chosen_for_quick, scripts
 from tests.unchanged.compare import Rules, differences, traces

@@ -24,16 +24,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import edge, reporting
-from cotenant.agent.daemon.core.notes import Kept
-from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
-from cotenant.agent.daemon.core.pacing import FREE
-from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core import edge, notes, orders, pacing, registration, reporting
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, StopAsked
-from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
-from cotenant.agent.ipc import CoTenantsChanged, LimitNow, SaveNow, Status, TellNow
+from cotenant.agent.ipc.channel import CoTenantsChanged, LimitNow, SaveNow, TellNow
+from cotenant.agent.ipc.records import Status
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 
@@ -41,17 +37,15 @@ _NEVER: Final = float("inf")
 
 
 class Attempts:
-    def __init__(self, tenants: Tenants, teardown: Teardown, outbox: Outbox, lease: Lease) -> None:
+    def __init__(
+        self, tenants: Tenants, teardown: Teardown, outbox: reporting.Outbox, lease: registration.Lease
+    ) -> None:
         self._tenants = tenants
         self._teardown = teardown
         self._out = outbox
         self._memory = outbox.memory
         self._lease = lease
         self._live = tenants.live
-
-    @property
-    def host_id(self) -> domain.HostId:
-        return self._tenants.host_id
 
     # --- After a start of the agent: what is still here --------------------------------------------
 
@@ -71,7 +65,7 @@ class Attempts:
         attempt = self._memory.attempts.get(key)
         if attempt is None:  # The spool has lost it.
             attempt = self._attempt_of(found)
-            self._out.keep(Kept(attempt=attempt))
+            self._out.keep(notes.Kept(attempt=attempt))
         if attempt.ended is not None:
             return
         self._live[key] = Live()
@@ -85,7 +79,7 @@ class Attempts:
 
     def _attempt_of(self, found: edge.FoundAttempt) -> Attempt:
         order = found.order
-        parts = [member for member in order.gang if member.host_id == self.host_id] if order else []
+        parts = [member for member in order.gang if member.host_id == self._tenants.host_id] if order else []
         return Attempt(
             job_id=found.job_id,
             attempt=found.attempt,
@@ -134,19 +128,21 @@ class Attempts:
             can_wait=command.launch.can_wait,
             profiled=command.profile_s > 0,
         )
-        why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)
+        why = orders.objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(
+            command
+        )
         if why:
             self._teardown.end(msgspec.structs.replace(attempt, has_folder=False), "infra-failed", why)
             return
-        part = own_part(command, self.host_id)
-        assert part is not None, f"{command.job_id}: no part for {self.host_id}"
+        part = orders.own_part(command, self._tenants.host_id)
+        assert part is not None, f"{command.job_id}: no part for {self._tenants.host_id}"
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
         config = self._tenants.config
-        cores = cores_for(command, config, self._tenants.attempts)
-        order = order_for(command, secrets, config, folder, left_s, cuda_processes=seen, cores=cores)
+        cores = orders.cores_for(command, config, self._tenants.attempts)
+        order = orders.order_for(command, secrets, config, folder, left_s, cuda_processes=seen, cores=cores)
         record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps), cores=cores)
-        self._out.keep(Kept(attempt=record))
+        self._out.keep(notes.Kept(attempt=record))
         self._live[attempt.key] = Live(command.launch.argv)
         # Before the newcomer starts: from now on measurements are of a shared device.
         self._tenants.tell_co_tenants()
@@ -158,7 +154,7 @@ class Attempts:
             command.job_epoch,
         ) in self._memory.fences or command.command_id > self._memory.stale_below:
             return ""
-        return f"the start came after {self.host_id} had forgotten the job"
+        return f"the start came after {self._tenants.host_id} had forgotten the job"
 
     def stop(self, command: domain.StopAttempt, now_s: float) -> None:
         key = (command.job_id, command.attempt)
@@ -192,7 +188,7 @@ class Attempts:
             self._stop(live, attempt, stop, now_s)
 
     def _stop(self, live: Live, attempt: Attempt, stop: StopAsked, now_s: float) -> None:
-        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
+        self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, stop=stop)))
         live.stop_asked_s = now_s
         self._tenants.tell(attempt.key, stop.order(stop.deadline_s))
 
@@ -204,7 +200,7 @@ class Attempts:
         if live.connected:
             self._tenants.tell(key, SaveNow())
         else:
-            self._out.keep(Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
+            self._out.keep(notes.Kept(attempt=msgspec.structs.replace(self._memory.attempts[key], save=True)))
 
     def limit(self, command: domain.LimitAttempt) -> None:
         """Kept before the supervisor hears it: a new connection hears it again."""
@@ -212,7 +208,7 @@ class Attempts:
         attempt, live = self._memory.attempts.get(key), self._live.get(key)
         if attempt is None or live is None or _differ((attempt.job_epoch, command.job_epoch)):
             return
-        self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, allowed_s=command.allowed_s)))
+        self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, allowed_s=command.allowed_s)))
         self._tenants.tell(key, LimitNow(allowed_s=command.allowed_s))
 
     # --- From supervisors --------------------------------------------------------------------------
@@ -227,7 +223,7 @@ class Attempts:
         if status.started and live.started_s is None:
             live.started_s = now_s
         record = self._memory.attempts[key]
-        told = reporting.from_status(record, status, self.host_id, self._tenants.device_type(record))
+        told = reporting.from_status(record, status, self._tenants.host_id, self._tenants.device_type(record))
         for event, attempt in told:
             self._out.report(event, attempt)
         self._hold_to_bounds(now_s)
@@ -235,14 +231,20 @@ class Attempts:
     def _hold_to_bounds(self, now_s: float) -> None:
         for (job_id, number), (partner, _), ratio in self._tenants.hold_to_bounds(now_s):
             lost = ev.BoundLost(
-                job_id=job_id, attempt=number, host_id=self.host_id, partner=partner, ratio=round(ratio, 3)
+                job_id=job_id,
+                attempt=number,
+                host_id=self._tenants.host_id,
+                partner=partner,
+                ratio=round(ratio, 3),
             )
             self._out.report(lost, self._memory.attempts[job_id, number])
 
     def trouble(self, key: AttemptKey, what: str) -> None:
         """The agent noticed it, not the attempt's supervisor: that has the line in the job's log from us."""
         if key in self._live:
-            for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
+            for event, attempt in reporting.troubles(
+                self._memory.attempts[key], (what,), self._tenants.host_id
+            ):
                 self._tenants.tell(key, TellNow(text=what))
                 self._out.report(event, attempt)
                 self._out.say(f"{name_of(key)}: {what}", bad=True)
@@ -260,7 +262,7 @@ class Attempts:
         """The agent divides the next attempt's memory limit, which holds for each process, by this number."""
         if key in self._live:
             attempt = self._memory.attempts[key]
-            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
+            self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
             self._out.say(f"{name_of(key)}: {processes} processes of a worker use its GPU")
 
     def _processes_seen(self, job_id: domain.JobId) -> int:
@@ -290,7 +292,7 @@ class Attempts:
         live = self._live.get(key)
         if live is None or not live.is_there:
             return
-        live.connected, live.lease_told, live.pace_told = True, None, FREE
+        live.connected, live.lease_told, live.pace_told = True, None, pacing.FREE
         self._tenants.tell_lease(key, live, now_s)
         live.co_tenants_told = CoTenantsChanged(alone=True)
         self._tenants.tell_co_tenants()
@@ -304,7 +306,7 @@ class Attempts:
             self._tenants.tell(key, attempt.stop.order(left_s))
         elif attempt.save:
             self._tenants.tell(key, SaveNow())
-            self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, save=False)))
+            self._out.keep(notes.Kept(attempt=msgspec.structs.replace(attempt, save=False)))
 
     def handle_disconnection(self, key: AttemptKey) -> None:
         if live := self._live.get(key):
@@ -320,14 +322,14 @@ class Attempts:
         self._hold_to_bounds(now_s)
         for key, attempt, quiet_until_s, overdue_s in list(self._deadlines()):
             if now_s >= quiet_until_s:
-                self._out.report(*reporting.assumed_step(attempt, self.host_id))
+                self._out.report(*reporting.assumed_step(attempt, self._tenants.host_id))
             if now_s >= overdue_s:
                 self._teardown.clean(key, "its supervisor did not obey a stop request and was ended")
 
     def _deadlines(self) -> Iterator[tuple[AttemptKey, Attempt, float, float]]:
         for key, live in self._live.items():
             attempt = self._memory.attempts[key]
-            quiet_until_s = live.quiet_until_s(attempt, self._tenants.config.quiet_start_s)
+            quiet_until_s = live.quiet_until_s(attempt, self._tenants.config.settings.quiet_start_s)
             yield key, attempt, quiet_until_s, live.overdue_s(attempt)
 
 

@@ -6,33 +6,29 @@ list before the first effect after it; a crash may come between any two.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.ipc import Order, Result, Status, ToSupervisor
-from cotenant.controller import domain
-from cotenant.controller.wire import FromAgent, ReadLog, ToAgent
+from cotenant.agent.ipc.channel import ToSupervisor
+from cotenant.agent.ipc.records import Order, Result, Status
+from cotenant.controller import domain, wire
+from cotenant.controller.system.sections import AgentSettings
 from cotenant.profiler.indicators.sources import Wanted
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent is, fixed for its life but for its devices (`DevicesChanged`) and how they are divided
-    (`PartitionsRead`)."""
+    """What one agent is, fixed for its life but for its devices (`DevicesChanged`)."""
 
     report: domain.HostReport
+    settings: AgentSettings = AgentSettings()
+    """As its file says it."""
     session: str
     uid: int
     """The agent's own; with 0 it can run any user's jobs."""
-    shared_account: bool = False
     controllers: tuple[str, ...] = ("",)
     """Their endpoints, in the order in which the agent tries them; the name of a single one does not
     matter."""
-    heartbeat_s: float = 1.0
-    start_deadline_s: float = 1800.0
-    log_bytes_max: int = 64 * 1024 * 1024
     checkpoint_root: str
     checkpoint_every_s: float | None = None
     """Set for this agent: in place of the controller's for the gangs that this host leads."""
@@ -43,9 +39,6 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where the agent may make groups for attempts; empty = nowhere."""
     device_regions: dict[str, str] = {}
     """By UUID: the kernel's name for the memory of a device, where attempts' groups can limit it."""
-    devices_as: Literal["uuid", "index"] = "uuid"
-    """Of jobs that do not say what CUDA_VISIBLE_DEVICES is to hold."""
-    network: str = ""
     prune_after_s: float = 14 * 86_400.0
     keep_checkpoints_s: float = 7 * 86_400.0
     mps_runtime: str = ""
@@ -54,16 +47,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """UUIDs in the order of the daemon that serves all of them, of each user; empty: one daemon each."""
     mps_percentage: float = 100.0
     """Cap on the share of a device's multiprocessors that one client gets."""
-    watchdog_floor_s: float = 600.0
-    """See `watchdog.py`; 0 = jobs that make no steps are left alone."""
-    watchdog_multiple: float = 20.0
     indicators: Wanted = Wanted()
     """Where those of CUDA devices come from."""
     indicators_every_s: float = 0.0
     """How often the devices are read for heartbeats and Prometheus; 0 = never."""
-    quiet_start_s: float = 10.0
-    """A started job of which no step can be seen (it uses neither torch nor the library) counts as loading
-    for this long, and as running from then on."""
 
 
 class FoundAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +88,7 @@ class AgentTicked(AgentEvent, frozen=True, kw_only=True):
 
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):
-    message: ToAgent
+    message: wire.ToAgent
 
 
 class LinkChanged(AgentEvent, frozen=True, kw_only=True):
@@ -284,7 +271,7 @@ class Keep(AgentEffect, frozen=True, kw_only=True):
 class Send(AgentEffect, frozen=True, kw_only=True):
     """Send the message to the controller; it may be lost."""
 
-    message: FromAgent
+    message: wire.FromAgent
 
 
 class Reconnect(AgentEffect, frozen=True, kw_only=True):
@@ -347,7 +334,7 @@ class RemoveCheckpoints(AgentEffect, frozen=True, kw_only=True):
 
 
 class AnswerLog(AgentEffect, frozen=True, kw_only=True):
-    read: ReadLog
+    read: wire.ReadLog
 
 
 class Trust(AgentEffect, frozen=True, kw_only=True):

@@ -9,10 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, Literal
 
-from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
-from cotenant.agent.daemon.core.notes import Bound, Follows, Forgotten, Reset
-from cotenant.agent.daemon.core.remembered import JobKey
-from cotenant.agent.daemon.core.reporting import Outbox
+from cotenant.agent.daemon.core import edge, notes, remembered, reporting
 from cotenant.controller.domain import Followed, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
@@ -24,10 +21,10 @@ HelloAnswer = Literal["welcome", "greet-again", "refuse"]
 
 
 class Following:
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: reporting.Outbox) -> None:
         self._out = outbox
         self._memory = outbox.memory
-        self._taken: set[JobKey] = set()
+        self._taken: set[remembered.JobKey] = set()
         """Jobs whose start was refused because the number was in use: listed in every hello."""
 
     def refuses_journal(self, journal: str, running: int) -> str:
@@ -46,9 +43,9 @@ class Following:
         if mine:
             for attempt in memory.attempts.values():
                 if attempt.has_folder:
-                    self._out.add(RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt))
-            self._out.keep(Reset())
-        self._out.keep(Bound(journal=journal))
+                    self._out.add(edge.RemoveAttempt(job_id=attempt.job_id, attempt=attempt.attempt))
+            self._out.keep(notes.Reset())
+        self._out.keep(notes.Bound(journal=journal))
         return ""
 
     def answer_welcome(self, message: Welcome) -> HelloAnswer:
@@ -63,7 +60,7 @@ class Following:
                 bad=True,
             )
             return "refuse"
-        follows = Follows(
+        follows = notes.Follows(
             epoch=theirs,
             reached=message.reached,
             restored=message.restored,
@@ -94,7 +91,7 @@ class Following:
         history."""
         attempt = self._memory.attempts.get((read.job_id, read.attempt))
         if attempt is None or attempt.job_epoch in ("", read.job_epoch):
-            self._out.add(AnswerLog(read=read))
+            self._out.add(edge.AnswerLog(read=read))
             return
         nothing = LogReply(
             request=read.request,
@@ -106,7 +103,7 @@ class Following:
         )
         self._out.send(nothing)
 
-    def forgets(self, forgotten: Forgotten) -> None:
+    def forgets(self, forgotten: notes.Forgotten) -> None:
         self._taken.discard(forgotten.job)
         self._out.keep(forgotten)
 
@@ -127,7 +124,7 @@ class Following:
         jobs = dict.fromkeys((*self._taken, *self._memory.kept_jobs()))
         return tuple(self._describe_kept(job) for job in islice(jobs, KEPT_TOLD_MAX))
 
-    def _describe_kept(self, job: JobKey) -> ev.JobKept:
+    def _describe_kept(self, job: remembered.JobKey) -> ev.JobKept:
         fence = self._memory.fences.get(job)
         if fence is None:
             return ev.JobKept(job_id=job[0], job_epoch=job[1])

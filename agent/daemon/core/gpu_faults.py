@@ -27,7 +27,7 @@ import msgspec
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import BY_XID, Attempt, AttemptKey, Fault, StopAsked
-from cotenant.agent.ipc import Result
+from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain import CUDA_NOT_STARTED, DeviceId, GpuFaultRole, HostReport
 
 CONTAINED_S: Final = 60.0

@@ -13,25 +13,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.notes import (
-    Aged,
-    AnyNote,
-    Bound,
-    Confirmed,
-    Doubted,
-    Dropped,
-    Fenced,
-    Follows,
-    Forgotten,
-    Kept,
-    Metered,
-    Obeyed,
-    Renumbered,
-    Reported,
-    Reset,
-    Unfenced,
-)
-from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, Fence, JobKey
+from cotenant.agent.daemon.core import notes, remembered
 from cotenant.controller import domain
 from cotenant.controller.domain import events as ev
 
@@ -45,10 +27,10 @@ PAST_KEPT: Final = 16
 class AgentMemory:
     """The sum of all notes."""
 
-    def __init__(self, notes: Iterable[AnyNote] = ()) -> None:
+    def __init__(self, kept: Iterable[notes.AnyNote] = ()) -> None:
         self._clear()
         self.age_s = 0.0
-        for note in notes:
+        for note in kept:
             self.fold(note)
 
     def _clear(self) -> None:
@@ -63,63 +45,63 @@ class AgentMemory:
         """The last number given to a report."""
         self.confirmed = 0
         self.pending: OrderedDict[int, ev.FromAttempt] = OrderedDict()
-        self.attempts: dict[AttemptKey, Attempt] = {}
-        self.fences: dict[JobKey, Fence] = {}
+        self.attempts: dict[remembered.AttemptKey, remembered.Attempt] = {}
+        self.fences: dict[remembered.JobKey, remembered.Fence] = {}
         self.commands: OrderedDict[domain.CommandId, None] = OrderedDict()
-        self.forgotten: dict[JobKey, Forgotten] = {}
+        self.forgotten: dict[remembered.JobKey, notes.Forgotten] = {}
         self.stale_below = domain.CommandId(0)
-        self.quarantined: dict[str, DeviceQuarantine] = {}
-        self.metered: Metered | None = None
+        self.quarantined: dict[str, remembered.DeviceQuarantine] = {}
+        self.metered: notes.Metered | None = None
 
-    def fold(self, note: AnyNote) -> None:
+    def fold(self, note: notes.AnyNote) -> None:
         match note:
-            case Bound(journal=journal):
+            case notes.Bound(journal=journal):
                 self.journal = journal
-            case Follows():
+            case notes.Follows():
                 self._follow(note)
-            case Kept(attempt=attempt):
+            case notes.Kept(attempt=attempt):
                 self._keep(attempt)
-            case Reported(sequence=sequence, event=event, attempt=attempt):
+            case notes.Reported(sequence=sequence, event=event, attempt=attempt):
                 self.sequence = max(self.sequence, sequence)
                 self.pending[sequence] = event
                 if sequence < self.sequence:
                     self.pending = OrderedDict(sorted(self.pending.items()))
                 if attempt is not None:
                     self._keep(attempt)
-            case Confirmed(sequence=sequence):
+            case notes.Confirmed(sequence=sequence):
                 self._confirm(sequence)
-            case Renumbered(first=first, to=to):
+            case notes.Renumbered(first=first, to=to):
                 moved = [self.pending.pop(number) for number in list(self.pending) if number >= first]
                 self.pending.update(enumerate(moved, to))
                 self.sequence = to + len(moved) - 1
-            case Obeyed(command_id=command_id, reached=reached):
+            case notes.Obeyed(command_id=command_id, reached=reached):
                 self.reached = max(self.reached, reached)
                 self.commands[command_id] = None
                 while len(self.commands) > COMMANDS_KEPT:
                     self.commands.popitem(last=False)
-            case Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch):
+            case notes.Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch):
                 self._raise_fence((job_id, job_epoch), fence)
-            case Forgotten(job=job):
+            case notes.Forgotten(job=job):
                 if note.removed or job not in self.forgotten:
                     self.forgotten[job] = note
-            case Aged(age_s=age_s):
+            case notes.Aged(age_s=age_s):
                 self.age_s = max(self.age_s, age_s)
-            case Dropped(job_id=job_id, attempt=number):
+            case notes.Dropped(job_id=job_id, attempt=number):
                 self.attempts.pop((job_id, number), None)
-            case Unfenced(job_id=job_id, stale_below=stale_below, job_epoch=job_epoch):
+            case notes.Unfenced(job_id=job_id, stale_below=stale_below, job_epoch=job_epoch):
                 self.fences.pop((job_id, job_epoch), None)
                 self.forgotten.pop((job_id, job_epoch), None)
                 self.stale_below = max(self.stale_below, stale_below)
-            case Doubted(uuid=uuid, doubt=doubt):
+            case notes.Doubted(uuid=uuid, doubt=doubt):
                 self.quarantined.pop(uuid, None)
                 if doubt is not None:
                     self.quarantined[uuid] = doubt
-            case Metered():
+            case notes.Metered():
                 self.metered = note
-            case Reset():
+            case notes.Reset():
                 self._clear()
 
-    def _follow(self, note: Follows) -> None:
+    def _follow(self, note: notes.Follows) -> None:
         """Commands of earlier epochs are not obeyed any more, so that their numbers are not needed."""
         if note.epoch == self.epoch:
             self.reached = max(self.reached, note.reached)
@@ -144,16 +126,16 @@ class AgentMemory:
             self.pending = OrderedDict(enumerate(self.pending.values(), self.confirmed + 1))
             self.sequence = self.confirmed + len(self.pending)
 
-    def _keep(self, attempt: Attempt) -> None:
+    def _keep(self, attempt: remembered.Attempt) -> None:
         """An attempt that is known here was started or refused here: its record is its fence."""
         self.attempts[attempt.key] = attempt
         forgotten = self.forgotten.get(attempt.job)
         if forgotten is not None and attempt.command_id > forgotten.command_id:
             del self.forgotten[attempt.job]  # Somebody queued it again after its end: its saves stay.
-        fence = Fence(attempt=attempt.attempt, command_id=attempt.command_id, epoch=attempt.epoch)
+        fence = remembered.Fence(attempt=attempt.attempt, command_id=attempt.command_id, epoch=attempt.epoch)
         self._raise_fence(attempt.job, fence)
 
-    def _raise_fence(self, job: JobKey, fence: Fence) -> None:
+    def _raise_fence(self, job: remembered.JobKey, fence: remembered.Fence) -> None:
         before = self.fences.get(job)
         if before is None or before.attempt <= fence.attempt:
             self.fences[job] = fence
@@ -169,7 +151,7 @@ class AgentMemory:
                     settled = msgspec.structs.replace(attempt, settled_age_s=self.age_s)
                     self.attempts[attempt.key] = settled
 
-    def gaps(self) -> Iterator[Reported]:
+    def gaps(self) -> Iterator[notes.Reported]:
         """Numbers that a damaged spool has lost, each filled with a copy of the next report: the controller
         counts without gaps, and to hear a report twice changes nothing."""
         missing: list[int] = []
@@ -178,33 +160,33 @@ class AgentMemory:
             if event is None:
                 missing.append(number)
                 continue
-            yield from (Reported(sequence=each, event=event) for each in missing)
+            yield from (notes.Reported(sequence=each, event=event) for each in missing)
             missing = []
 
-    def kept_jobs(self) -> Iterator[JobKey]:
+    def kept_jobs(self) -> Iterator[remembered.JobKey]:
         """Jobs that were here, have nothing unsettled here, and that the controller has not called over."""
         unsettled = {attempt.job for attempt in self.attempts.values() if attempt.settled_age_s is None}
         for job in self.fences:
             if job not in unsettled and job not in self.forgotten:
                 yield job
 
-    def notes(self) -> Iterator[AnyNote]:
+    def as_notes(self) -> Iterator[notes.AnyNote]:
         """The shortest history that leads here: what the spool is compacted to."""
-        yield Aged(age_s=self.age_s)
+        yield notes.Aged(age_s=self.age_s)
         if self.journal is not None:
-            yield Bound(journal=self.journal)
-        yield from (Follows(epoch=domain.Epoch(token=token)) for token in self.epochs_past)
-        yield Follows(epoch=self.epoch, reached=self.reached)
-        yield Unfenced(job_id=domain.JobId(""), stale_below=self.stale_below)
-        yield Confirmed(sequence=self.confirmed)
+            yield notes.Bound(journal=self.journal)
+        yield from (notes.Follows(epoch=domain.Epoch(token=token)) for token in self.epochs_past)
+        yield notes.Follows(epoch=self.epoch, reached=self.reached)
+        yield notes.Unfenced(job_id=domain.JobId(""), stale_below=self.stale_below)
+        yield notes.Confirmed(sequence=self.confirmed)
         yield from (
-            Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch)
+            notes.Fenced(job_id=job_id, fence=fence, job_epoch=job_epoch)
             for (job_id, job_epoch), fence in self.fences.items()
         )
         yield from self.forgotten.values()
-        yield from (Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.quarantined.items())
-        yield from (Obeyed(command_id=command_id) for command_id in self.commands)
-        yield from (Kept(attempt=attempt) for attempt in self.attempts.values())
+        yield from (notes.Doubted(uuid=uuid, doubt=doubt) for uuid, doubt in self.quarantined.items())
+        yield from (notes.Obeyed(command_id=command_id) for command_id in self.commands)
+        yield from (notes.Kept(attempt=attempt) for attempt in self.attempts.values())
         if self.metered is not None:
             yield self.metered
-        yield from (Reported(sequence=n, event=event) for n, event in self.pending.items())
+        yield from (notes.Reported(sequence=n, event=event) for n, event in self.pending.items())

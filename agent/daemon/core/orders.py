@@ -25,7 +25,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.remembered import Attempt
-from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
+from cotenant.agent.ipc.records import MpsClient, Order, RankOrder, WatchRule
 from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
 from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import MemoryLimit, host_daemon, pipe_directory
@@ -49,7 +49,7 @@ def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Atte
     if earlier is not None:
         return f"attempt {earlier.attempt} of job {command.job_id} still runs on {host_id}"
     uid = command.launch.uid
-    if config.uid not in (0, uid) and not config.shared_account:
+    if config.uid not in (0, uid) and not config.settings.shared_account:
         return (
             f"the agent on {host_id} runs as uid {config.uid} and cannot run a job of uid {uid}: "
             f"run the agent as root, or set agent.shared_account (unsafe)"
@@ -131,7 +131,7 @@ def order_for(
         world_size=sum(len(member.devices) for member in command.gang),
         ranks=_ranks(command, part, devices, clients),
         numbers_devices=command.launch.numbers_devices(
-            "uuid" if any(device.parent for device in devices) else config.devices_as
+            "uuid" if any(device.parent for device in devices) else config.settings.devices_as
         ),
         torch_limit_mib=_torch_limit_mib(command, devices, cuda_processes),
         device_regions=_device_regions(command.memory_cap_mib, config, devices),
@@ -142,9 +142,9 @@ def order_for(
         checkpoint_root=checkpoint_folder,
         lease_s=lease_s,
         indicators=config.indicators,
-        start_deadline_s=NEVER_S if command.launch.terminal else config.start_deadline_s,
-        log_bytes_max=config.log_bytes_max,
-        network=config.network,
+        start_deadline_s=NEVER_S if command.launch.terminal else config.settings.start_deadline_s,
+        log_bytes_max=config.settings.log_bytes_max,
+        network=config.settings.network,
         controller=",".join(config.controllers),
         jobside_path=config.jobside_path,
         cgroup=f"{config.cgroup_root}/{command.job_id}-a{command.attempt}" if config.cgroup_root else "",
@@ -167,9 +167,9 @@ def watch_rule(command: StartAttempt, config: AgentConfig) -> WatchRule | None:
     declared_s = 0.0 if command.launch.terminal else command.launch.watchdog_s
     if declared_s is not None:
         return WatchRule(floor_s=declared_s) if declared_s > 0 else None
-    if config.watchdog_floor_s <= 0:
+    if config.settings.watchdog_floor_s <= 0:
         return None
-    return WatchRule(floor_s=config.watchdog_floor_s, multiple=config.watchdog_multiple)
+    return WatchRule(floor_s=config.settings.watchdog_floor_s, multiple=config.settings.watchdog_multiple)
 
 
 def _ranks(
@@ -283,7 +283,7 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
     if shared < len(devices):
         without = next(device.device_id for device in devices if device.sharing != "mps")
         return f"{without} has no MPS daemon, and a job uses MPS on all its devices of a host or on none"
-    if launch.numbers_devices(config.devices_as):
+    if launch.numbers_devices(config.settings.devices_as):
         return "its devices are given by index (--devices-as), and an MPS daemon numbers them anew"
     if launch.mode == "worker":
         return ""

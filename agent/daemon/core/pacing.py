@@ -28,10 +28,9 @@ from typing import Final, Literal, NamedTuple
 from cotenant.agent.daemon.core.guest_level import LEVEL_MIN, GuestLevel
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.core.step_times import MINUTE_S, P99_STEPS_MIN, LongSteps, StepWindow
-from cotenant.agent.ipc import PaceNow, StepClock
-from cotenant.controller.domain import DeviceId
-from cotenant.controller.performance import ShareBound, maxima
-from cotenant.controller.wire import BoundStanding
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import StepClock
+from cotenant.controller import domain, performance, wire
 
 WINDOW_STEPS, WINDOW_S = 4, 0.4
 """A window has at least so many steps, and takes at least so long."""
@@ -55,8 +54,8 @@ class TrainingTenant(NamedTuple):
     """An attempt that trains here, as of now."""
 
     key: AttemptKey
-    devices: frozenset[DeviceId]
-    bound: ShareBound
+    devices: frozenset[domain.DeviceId]
+    bound: performance.ShareBound
     clock: StepClock
     can_wait: bool = True
     """Its ranks look at their pace."""
@@ -115,10 +114,10 @@ class MeasuredTenant:
             return FREE
         return PaceNow(pace=held.share, window=held.window, phase=held.phase, beside=key, step_s=self.alone_s)
 
-    def standing(self, now_s: float) -> BoundStanding:
+    def standing(self, now_s: float) -> wire.BoundStanding:
         """How the bound stands over the last minute."""
         ratios = sorted(ratio for at_s, ratio in self._ratios if at_s > now_s - MINUTE_S)
-        return BoundStanding(
+        return wire.BoundStanding(
             share_max=self.share_max if self.share_max != inf else None,
             alone_step_s=self.alone_s,
             ratio_p50=ratios[len(ratios) // 2] if ratios else None,
@@ -243,7 +242,7 @@ class Pacing:
                 lost += [LostBound(key, guest, ratio) for guest in guests[key]]
         return self._find_paces(by_key, guests), lost
 
-    def standing(self, key: AttemptKey, now_s: float) -> BoundStanding | None:
+    def standing(self, key: AttemptKey, now_s: float) -> wire.BoundStanding | None:
         """How an attempt fares beside others; None: it has trained with none here."""
         measured = self._tenants.get(key)
         return None if measured is None else measured.standing(now_s)
@@ -258,10 +257,12 @@ class Pacing:
         if not all(each.can_wait for each in beside):
             beside = []
         measured = self._tenants[tenant.key]
-        measured.share_max = min((maxima(tenant.bound, each.bound)[0] for each in beside), default=inf)
+        measured.share_max = min(
+            (performance.maxima(tenant.bound, each.bound)[0] for each in beside), default=inf
+        )
         measured.is_own = tenant.bound.is_own
         measured.rests_again = not any(
-            each.bound.is_own and maxima(each.bound, tenant.bound)[0] < inf for each in beside
+            each.bound.is_own and performance.maxima(each.bound, tenant.bound)[0] < inf for each in beside
         )
         return tuple(each.key for each in beside)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.tenants import Live
-from cotenant.agent.ipc import Result
+from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain import DeviceId
 
 QUICK_S: Final = 60.0

@@ -6,10 +6,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import StopNow
-from cotenant.controller import domain
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.controller import domain, performance
 from cotenant.controller.domain import events as ev
-from cotenant.controller.performance import ShareBound
 
 BY_XID: Final = 2
 """`Fault.weight`."""
@@ -75,7 +74,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Of each device, from its start on; None: it started without a limit."""
     fraction: float = 1.0
     """Below 1: of its one device it has this part."""
-    bound: ShareBound | None = None
+    bound: performance.ShareBound | None = None
     """What sharing may cost it; None: anything."""
     can_wait: bool = False
     """Its ranks look at their pace (`pacing.py`)."""

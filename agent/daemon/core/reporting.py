@@ -19,7 +19,7 @@ from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import AnyNote, Reported
 from cotenant.agent.daemon.core.registration import Registration
 from cotenant.agent.daemon.core.remembered import Attempt
-from cotenant.agent.ipc import Durable, Result, Status
+from cotenant.agent.ipc.records import Durable, Result, Status
 from cotenant.controller.domain import HostId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import FromAgent, Report

@@ -14,17 +14,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core import edge, pruning
+from cotenant.agent.daemon.core import edge, following, pruning, registration, reporting, teardown, tenants
 from cotenant.agent.daemon.core.attempts import Attempts
-from cotenant.agent.daemon.core.following import Following
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import Confirmed, Forgotten, Obeyed, Renumbered
-from cotenant.agent.daemon.core.registration import Registration
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, JobKey
-from cotenant.agent.daemon.core.reporting import Outbox
-from cotenant.agent.daemon.core.teardown import Teardown
-from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc import GangIn, TellNow
+from cotenant.agent.ipc.channel import GangIn, TellNow
 from cotenant.controller import domain, wire
 from cotenant.controller.domain import events as ev
 
@@ -37,13 +32,13 @@ class AgentState:
     def __init__(self, config: edge.AgentConfig, memory: AgentMemory | None = None) -> None:
         self.config = config
         self.memory = memory if memory is not None else AgentMemory()
-        self.registration = Registration(config.heartbeat_s, config.controllers)
+        self.registration = registration.Registration(config.settings.heartbeat_s, config.controllers)
         self.halted = ""
-        self._out = Outbox(self.memory, self.registration)
-        self._following = Following(self._out)
-        self._tenants = Tenants(config, self._out, self.registration.lease)
-        self._teardown = Teardown(self._tenants, self._out)
-        self._attempts = Attempts(self._tenants, self._teardown, self._out, self.registration.lease)
+        self._out = reporting.Outbox(self.memory, self.registration)
+        self._following = following.Following(self._out)
+        self.tenants = tenants.Tenants(config, self._out, self.registration.lease)
+        self._teardown = teardown.Teardown(self.tenants, self._out)
+        self._attempts = Attempts(self.tenants, self._teardown, self._out, self.registration.lease)
         self.found_devices = config.report.devices
         """As the edge has them; quarantines are laid over them."""
         self._quarantine_told: dict[str, DeviceQuarantine] = {}
@@ -111,12 +106,12 @@ class AgentState:
             case edge.MemoryFree() | edge.MemoryHeld():
                 self._teardown.memory_known(event)
             case edge.IndicatorsRead(readings=readings):
-                self._readings, self._read_s = self._tenants.kernels.take(readings, now_s), now_s
-                self._tenants.look_at_idleness(now_s)
+                self._readings, self._read_s = self.tenants.kernels.take(readings, now_s), now_s
+                self.tenants.look_at_idleness(now_s)
             case edge.UnusedGpus(attempts=attempts):
-                self._tenants.unused = frozenset(attempts)
+                self.tenants.unused = frozenset(attempts)
             case edge.EnergyRead():
-                self._tenants.read_energy(event, now_s)
+                self.tenants.read_energy(event, now_s)
             case edge.Booted(found=found):
                 self._boot(found, now_s)
 
@@ -125,20 +120,11 @@ class AgentState:
     @property
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
-        return self._tenants.attempts
+        return self.tenants.attempts
 
     def is_there(self, key: AttemptKey) -> bool:
         """A supervisor of it runs, or is to be started."""
-        return (live := self._tenants.live.get(key)) is not None and live.is_there
-
-    def list_faulted(self) -> tuple[Attempt, ...]:
-        """Who was struck by a fault of a GPU, or has died of a CUDA error, and still holds its devices."""
-        return self._tenants.list_faulted()
-
-    def memory_seen_mib(self) -> dict[domain.DeviceId, float]:
-        """Returns, per device, the peaks of its tenants' memory, added up; without the tenants that nothing
-        is known of."""
-        return self._tenants.memory_seen_mib()
+        return (live := self.tenants.live.get(key)) is not None and live.is_there
 
     def inventory(self) -> tuple[ev.AttemptSeen, ...]:
         """Returns what `Hello` lists: what runs, and what has ended without the controller knowing."""
@@ -182,7 +168,7 @@ class AgentState:
         if offered == self.config.report.devices:
             return
         report = msgspec.structs.replace(self.config.report, devices=offered)
-        self.config = self._tenants.config = msgspec.structs.replace(self.config, report=report)
+        self.config = self.tenants.config = msgspec.structs.replace(self.config, report=report)
         self._greet_again(now_s)
 
     def _gang_said(self, event: edge.GangMessageCame) -> None:
@@ -215,9 +201,9 @@ class AgentState:
                 self._following.read_log(message)
             case wire.GangRelay():
                 inward = GangIn(from_host=message.from_host, payload=message.payload)
-                self._tenants.tell((message.job_id, message.attempt), inward)
+                self.tenants.tell((message.job_id, message.attempt), inward)
             case wire.TellJob():
-                self._tenants.tell((message.job_id, message.attempt), TellNow(text=message.text))
+                self.tenants.tell((message.job_id, message.attempt), TellNow(text=message.text))
             case wire.HostRefused(why=why):
                 self._halt(f"the controller refused this agent: {why}")
             case wire.NotLeading(leader=leader):
@@ -256,7 +242,7 @@ class AgentState:
             self._out.keep(Confirmed(sequence=sequence))
 
     def _lease_news(self, now_s: float) -> None:
-        self._tenants.pass_lease_on(now_s)
+        self.tenants.pass_lease_on(now_s)
         waiting, self._waiting = self._waiting, {}
         for message in waiting.values():
             self._obey(message, now_s)
@@ -357,11 +343,11 @@ class AgentState:
             self._out.send(hello)
 
     def _beat(self, now_s: float, ticked: edge.AgentTicked) -> None:
-        self._tenants.look_at_idleness(now_s)
+        self.tenants.look_at_idleness(now_s)
         beat = wire.Heartbeat(
             beat=self.registration.next_beat(now_s),
             session=self.config.session,
-            progress=self._tenants.progress(now_s),
+            progress=self.tenants.progress(now_s),
             fork_servers=ticked.fork_servers,
             pulls=ticked.pulls,
             devices=tuple(

@@ -6,7 +6,7 @@ from collections import deque
 from statistics import median
 from typing import Final, NamedTuple
 
-from cotenant.agent.ipc import StepClock
+from cotenant.agent.ipc.records import StepClock
 
 P99_STEPS_MIN: Final = 100
 """So many steps say what their p99 is."""

@@ -17,36 +17,32 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
-from cotenant.agent.daemon.core import reporting
-from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses, judge_cuda
-from cotenant.agent.daemon.core.notes import Doubted, Kept
-from cotenant.agent.daemon.core.quick_failures import QuickFailures
+from cotenant.agent.daemon.core import edge, gpu_faults, notes, quick_failures, reporting
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, DeviceQuarantine, StepBefore
-from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc import Result, Status, StopNow
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import Result, Status
 from cotenant.controller.domain import Device, ExitVerdict, JobId, Outcome
 from cotenant.controller.domain import events as ev
 
 
 class Teardown:
-    def __init__(self, tenants: Tenants, outbox: Outbox) -> None:
+    def __init__(self, tenants: Tenants, outbox: reporting.Outbox) -> None:
         self.quarantine = Quarantine(outbox)
         self._tenants = tenants
         self._out = outbox
         self._memory = outbox.memory
-        self._faults = FaultWitnesses(self._memory)
-        self._quick = QuickFailures()
+        self._faults = gpu_faults.FaultWitnesses(self._memory)
+        self._quick = quick_failures.QuickFailures()
 
-    def strike(self, fault: GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
+    def strike(self, fault: edge.GpuFault, now_s: float, *, gone: AttemptKey | None = None) -> None:
         """Every attempt on the devices learns its role; unless the fault is contained it is told to end.
         `gone`: of this one no process is left."""
         tenants = self._tenants
         for record in list(self._faults.strike(fault, tenants.config.report, list(tenants.live), now_s)):
             key, live = record.key, tenants.live[record.key]
             is_told = record.stop == self._memory.attempts[key].stop
-            self._out.keep(Kept(attempt=record))
+            self._out.keep(notes.Kept(attempt=record))
             self._out.say(f"{name_of(key)}: {fault.why}: told to end", bad=True)
             if key != gone and live.is_there and not is_told and record.stop is not None:
                 live.stop_asked_s = now_s
@@ -76,7 +72,7 @@ class Teardown:
             self._doubt(attempt, gpus)
         asked = self._quick.note_end(attempt, live, result, now_s)
         self._out.add(
-            AwaitMemory(
+            edge.AwaitMemory(
                 job_id=attempt.job_id,
                 attempt=attempt.attempt,
                 devices=gpus,
@@ -85,13 +81,13 @@ class Teardown:
             )
         )
 
-    def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
+    def memory_known(self, answer: edge.MemoryFree | edge.MemoryHeld) -> None:
         """The devices are free or marked, and their watchers have told all faults until now."""
         key = (answer.job_id, answer.attempt)
         live = self._tenants.live.get(key)
         if live is None or live.releasing is None:
             return
-        if isinstance(answer, MemoryHeld):
+        if isinstance(answer, edge.MemoryHeld):
             for uuid, who in sorted(answer.holders.items()):
                 self._out.say(
                     f"{name_of(key)}: {uuid}: {who}; the device is not offered until it is free", bad=True
@@ -105,7 +101,7 @@ class Teardown:
         names = {gpu.local: gpu.device_id for gpu in self._tenants.gpus_of(attempt)}
         tried = {names[uuid]: why for uuid, why in cuda.items() if uuid in names}
         judged = self._faults.judge_end(key, live.releasing, live.ended_s)
-        self._tell_end(attempt, judge_cuda(judged, tried, by_mps=attempt.mps))
+        self._tell_end(attempt, gpu_faults.judge_cuda(judged, tried, by_mps=attempt.mps))
 
     def _doubt(self, attempt: Attempt, gpus: tuple[Device, ...]) -> None:
         """Puts GPUs in quarantine: the attempt's co-clients have to show that the kill did them no harm."""
@@ -173,7 +169,7 @@ class Teardown:
             ),
         )
         self._out.say(f"{name_of(key)}: {why}; ending what is left of it", bad=True)
-        self._out.add(EndLeftovers(result=result))
+        self._out.add(edge.EndLeftovers(result=result))
 
 
 def name_of(key: AttemptKey) -> str:
@@ -185,7 +181,7 @@ def name_of(key: AttemptKey) -> str:
 
 
 class Quarantine:
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: reporting.Outbox) -> None:
         self._out = outbox
 
     @property
@@ -200,7 +196,7 @@ class Quarantine:
         waits |= {key: StepBefore(key=key, step=step) for key, step in steps.items()}
         if steps:
             doubt = DeviceQuarantine(after=after, waits=tuple(waits[key] for key in sorted(waits)))
-            self._out.keep(Doubted(uuid=uuid, doubt=doubt))
+            self._out.keep(notes.Doubted(uuid=uuid, doubt=doubt))
 
     def note_step(self, key: AttemptKey, step: int) -> None:
         self._settle(lambda each: each.key == key and step > each.step)
@@ -217,7 +213,7 @@ class Quarantine:
             left = tuple(each for each in doubt.waits if not is_over(each))
             if left != doubt.waits:
                 rest = msgspec.structs.replace(doubt, waits=left) if left else None
-                self._out.keep(Doubted(uuid=uuid, doubt=rest))
+                self._out.keep(notes.Doubted(uuid=uuid, doubt=rest))
 
     def laid_over(self, devices: Iterable[Device]) -> tuple[Device, ...]:
         """The devices, those in quarantine marked as suspect. Worse states and their notes stay."""

@@ -13,24 +13,18 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AgentConfig, EnergyRead, Tell
-from cotenant.agent.daemon.core.energy import EnergyMeter
-from cotenant.agent.daemon.core.idleness import AttemptSight, IdleWatch, Kernels
-from cotenant.agent.daemon.core.pacing import FREE, LostBound, Pacing, TrainingTenant
-from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core import edge, energy, idleness, pacing, registration, reporting
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
-from cotenant.agent.daemon.core.reporting import Outbox
-from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, PaceNow, Result, Status, ToSupervisor
-from cotenant.controller.domain import Device, DeviceId, HostId
-from cotenant.controller.performance import UNBOUNDED
-from cotenant.controller.wire import AttemptProgress
+from cotenant.agent.ipc.channel import CoTenantsChanged, LeaseNow, PaceNow, ToSupervisor
+from cotenant.agent.ipc.records import Result, Status
+from cotenant.controller import domain, performance, wire
 
 STOP_GRACE_S: Final = 60.0
 """How long after a stop's deadline the agent waits before it ends the supervisor as well."""
 LEASE_NEWS_RATIO: Final = 0.1
 """A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
 PACE_EVERY_S: Final = 5.0
-"""Whoever is held back is told so again so often: ranks forget it after `wire.PACE_KEPT_S`."""
+"""Whoever is held back is told so again so often: ranks forget it after `PACE_KEPT_S`."""
 PACE_NEWS: Final = 0.005
 """Of a pace, or of a step."""
 _NEVER: Final = float("inf")
@@ -62,9 +56,9 @@ class Live:
         self.lease_told: LeaseTold | None = None
         self.co_tenants_told = CoTenantsChanged(alone=True)
         """What its supervisor believes; it starts with this belief. So with the pace."""
-        self.pace_told = FREE
+        self.pace_told = pacing.FREE
         self.pace_told_s = -_NEVER
-        self.idle = IdleWatch()
+        self.idle = idleness.IdleWatch()
 
     @property
     def is_there(self) -> bool:
@@ -84,7 +78,7 @@ class Live:
         """Whether the ranks should know it at once."""
         told = self.pace_told
         return (
-            (pace == FREE) != (told == FREE)
+            (pace == pacing.FREE) != (told == pacing.FREE)
             or (pace.phase, pace.beside) != (told.phase, told.beside)
             or abs(pace.pace - told.pace) >= PACE_NEWS
             or abs(pace.window - told.window) >= PACE_NEWS
@@ -113,17 +107,17 @@ class Live:
 
 
 class Tenants:
-    def __init__(self, config: AgentConfig, outbox: Outbox, lease: Lease) -> None:
+    def __init__(self, config: edge.AgentConfig, outbox: reporting.Outbox, lease: registration.Lease) -> None:
         self.config = config
         self.live: dict[AttemptKey, Live] = {}
         self._out = outbox
         self._memory = outbox.memory
         self._lease = lease
-        self._pacing = Pacing()
-        self.kernels = Kernels()
+        self._pacing = pacing.Pacing()
+        self.kernels = idleness.Kernels()
         self.unused: frozenset[AttemptKey] = frozenset()
         """Attempts that make steps and use none of the GPUs that they hold."""
-        self._energy = EnergyMeter(outbox.memory.metered)
+        self._energy = energy.EnergyMeter(outbox.memory.metered)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -131,10 +125,10 @@ class Tenants:
         return tuple(self._memory.attempts[key] for key in self.live)
 
     @property
-    def host_id(self) -> HostId:
+    def host_id(self) -> domain.HostId:
         return self.config.report.host_id
 
-    def gpus_of(self, attempt: Attempt) -> tuple[Device, ...]:
+    def gpus_of(self, attempt: Attempt) -> tuple[domain.Device, ...]:
         """Returns those of an attempt's devices that are GPUs, whatever their state: what is lost may have
         ended the attempt."""
         return tuple(
@@ -144,6 +138,7 @@ class Tenants:
         )
 
     def list_faulted(self) -> tuple[Attempt, ...]:
+        """Who was struck by a fault of a GPU, or has died of a CUDA error, and still holds its devices."""
         died = {
             key for key, live in self.live.items() if live.releasing and live.releasing.verdict.cuda_fault
         }
@@ -162,12 +157,12 @@ class Tenants:
         matters."""
         live = self.live.get(key)
         if live is not None and live.connected:
-            self._out.add(Tell(job_id=key[0], attempt=key[1], message=message))
+            self._out.add(edge.Tell(job_id=key[0], attempt=key[1], message=message))
 
     def tell_co_tenants(self) -> None:
         """Tells each supervisor whether its job has its devices to itself: what is measured, and how long a
         silence means something, depends on it."""
-        tenants: dict[DeviceId, list[Attempt]] = {}
+        tenants: dict[domain.DeviceId, list[Attempt]] = {}
         for attempt in self.attempts:
             for device_id in attempt.devices:
                 tenants.setdefault(device_id, []).append(attempt)
@@ -179,7 +174,7 @@ class Tenants:
                 live.co_tenants_told = now
                 self.tell(key, now)
 
-    def _room_mib(self, attempt: Attempt, tenants: Mapping[DeviceId, Sequence[Attempt]]) -> int | None:
+    def _room_mib(self, attempt: Attempt, tenants: Mapping[domain.DeviceId, Sequence[Attempt]]) -> int | None:
         """What others leave to each process of a job that started alone and without a limit; None: it has a
         limit, or what the others may take is unknown."""
         left_mib = []
@@ -193,12 +188,13 @@ class Tenants:
             return None
         return max(1, min(left_mib) // attempt.cuda_processes)
 
-    def hold_to_bounds(self, now_s: float) -> list[LostBound]:
+    def hold_to_bounds(self, now_s: float) -> list[pacing.LostBound]:
         """Tells supervisors when their jobs may train, so that others keep their bounds; returns the
         bounds that cannot be kept."""
         attempts = self._memory.attempts
         if len(self.live) < 2 and not any(
-            attempts[key].bound is not None or live.pace_told != FREE for key, live in self.live.items()
+            attempts[key].bound is not None or live.pace_told != pacing.FREE
+            for key, live in self.live.items()
         ):
             return []
         there = {key: live.status for key, live in self.live.items() if live.is_there}
@@ -209,10 +205,10 @@ class Tenants:
         }
         loading = {device for key in there.keys() - training.keys() for device in attempts[key].devices}
         tenants = [
-            TrainingTenant(
+            pacing.TrainingTenant(
                 key,
                 frozenset(attempts[key].devices),
-                attempts[key].bound or UNBOUNDED,
+                attempts[key].bound or performance.UNBOUNDED,
                 status.clock,
                 attempts[key].can_wait,
                 is_disturbed=not loading.isdisjoint(attempts[key].devices),
@@ -222,7 +218,7 @@ class Tenants:
         paces, lost = self._pacing.update(tenants, now_s)
         for key, pace in paces.items():
             live = self.live[key]
-            is_due = pace != FREE and now_s - live.pace_told_s >= PACE_EVERY_S
+            is_due = pace != pacing.FREE and now_s - live.pace_told_s >= PACE_EVERY_S
             if live.connected and (is_due or live.is_pace_news(pace)):
                 live.pace_told, live.pace_told_s = pace, now_s
                 self.tell(key, pace)
@@ -254,20 +250,20 @@ class Tenants:
                 self.kernels.run_on(own, now_s, shared=shared) if len(own) == len(attempt.devices) else None
             )
             has_begun = attempt.first_step or attempt.first_step_assumed
-            sight = AttemptSight(
+            sight = idleness.AttemptSight(
                 marks=(status.step, status.clock.steps, attempt.durable_step),
                 activity=status.activity,
                 has_kernels=runs,
                 is_busy=not has_begun or status.saving or attempt.stop is not None,
-                is_held=status.held_up or live.pace_told != FREE,
+                is_held=status.held_up or live.pace_told != pacing.FREE,
             )
             if key in self.unused:  # Whatever it does, and whoever else is there, its GPUs are idle.
-                sight = AttemptSight(None, 0, has_kernels=False, is_busy=attempt.stop is not None)
+                sight = idleness.AttemptSight(None, 0, has_kernels=False, is_busy=attempt.stop is not None)
             live.idle.look(sight, now_s)
 
     # --- Energy ------------------------------------------------------------------------------------
 
-    def read_energy(self, event: EnergyRead, now_s: float) -> None:
+    def read_energy(self, event: edge.EnergyRead, now_s: float) -> None:
         """Divides what a GPU has used since its last reading among the attempts that hold it."""
         self._energy.forget(self._energy.known - self.live.keys())
         holders = (each for each in self.attempts if event.uuid in self._uuids(each))
@@ -290,10 +286,10 @@ class Tenants:
 
     # --- In numbers --------------------------------------------------------------------------------
 
-    def progress(self, now_s: float) -> tuple[AttemptProgress, ...]:
+    def progress(self, now_s: float) -> tuple[wire.AttemptProgress, ...]:
         there = [(live.status, live) for live in self.live.values() if live.is_there]
         return tuple(
-            AttemptProgress(
+            wire.AttemptProgress(
                 job_id=status.job_id,
                 attempt=status.attempt,
                 step=status.step,
@@ -313,9 +309,10 @@ class Tenants:
             if status is not None and status.started
         )
 
-    def memory_seen_mib(self) -> dict[DeviceId, float]:
-        """Returns, per device, the peaks of its tenants' memory, as their supervisors said, added up."""
-        found: dict[DeviceId, float] = {}
+    def memory_seen_mib(self) -> dict[domain.DeviceId, float]:
+        """Returns, per device, the peaks of its tenants' memory, as their supervisors said, added up; without
+        the tenants that nothing is known of."""
+        found: dict[domain.DeviceId, float] = {}
         for key, live in self.live.items():
             if live.status is not None and live.status.memory_mib is not None:
                 for device_id in self._memory.attempts[key].devices:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.supervisor.core.rank_messages import RequestKind, ToRank
-from cotenant.controller.wire import DECISION_TIMEOUT_S
+from cotenant.checkpoint.talk.protocol import DECISION_TIMEOUT_S
 
 RESEND_S: Final = 0.5
 PROPOSAL_TIMEOUT_S: Final = DECISION_TIMEOUT_S / 3

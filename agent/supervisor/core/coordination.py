@@ -14,10 +14,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cotenant.agent.ipc import GangIn, GangOut, Order
-from cotenant.agent.supervisor.core import rank_messages
-from cotenant.agent.supervisor.core.agreement import AgreementCoordinator, Words
-from cotenant.agent.supervisor.core.edge import TellRank
+from cotenant.agent.ipc.channel import GangIn, GangOut
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core import agreement, edge, rank_messages
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.controller.domain import HostId
 from cotenant.controller.wire import BadMessage, pack, unpack
@@ -86,7 +85,7 @@ def parse_payload(data: bytes) -> AnyGangWord | None:
 MEMBER_SILENCE_S: Final = 3 * MEMBER_PERIOD_S
 """Older words of a member say nothing about now."""
 
-Voice = list[TellRank | GangOut]
+Voice = list[edge.TellRank | GangOut]
 """What is said as a result."""
 
 
@@ -96,7 +95,7 @@ class Coordination:
     def __init__(self, order: Order, progress: RankProgress) -> None:
         self._order = order
         self._progress = progress
-        self._agreement = AgreementCoordinator()
+        self._agreement = agreement.AgreementCoordinator()
         self._far: dict[int, tuple[HostId, RankNow]] = {}
         self._far_sequence: dict[HostId, int] = {}
         self._sequence = 0
@@ -264,7 +263,7 @@ class Coordination:
     def _message_to_first(self, word: MemberNow | MemberConfirm) -> GangOut:
         return GangOut(to_host=self._order.gang[0].host_id, payload=payload(word))
 
-    def _voice(self, words: Words) -> Voice:
+    def _voice(self, words: agreement.Words) -> Voice:
         """Addresses words to our own ranks directly, to others by way of their supervisors, one message for
         each host."""
         said: Voice = []
@@ -275,7 +274,7 @@ class Coordination:
             if rank in self._far:
                 far.setdefault((self._far[rank][0], word), []).append(rank)
             else:
-                said.append(TellRank(rank=rank, data=rank_messages.datagram(word)))
+                said.append(edge.TellRank(rank=rank, data=rank_messages.datagram(word)))
         said += (
             GangOut(to_host=host, payload=payload(GangSays(ranks=tuple(ranks), word=word)))
             for (host, word), ranks in far.items()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cotenant.agent import ipc
+from cotenant.agent.ipc import channel, records
 from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
@@ -126,14 +126,14 @@ AnyHappening = (
     | ClientsTerminated
     | AllGone
     | SupervisorTicked
-    | ipc.StopNow
-    | ipc.LimitNow
-    | ipc.SaveNow
-    | ipc.LeaseNow
-    | ipc.CoTenantsChanged
-    | ipc.PaceNow
-    | ipc.TellNow
-    | ipc.GangIn
+    | channel.StopNow
+    | channel.LimitNow
+    | channel.SaveNow
+    | channel.LeaseNow
+    | channel.CoTenantsChanged
+    | channel.PaceNow
+    | channel.TellNow
+    | channel.GangIn
 )
 
 # --- State machine -> edge -------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class WriteWord(SupervisorEffect, frozen=True, kw_only=True):
 class SetPace(SupervisorEffect, frozen=True, kw_only=True):
     """Tell all ranks of this host when they may train."""
 
-    pace: ipc.PaceNow
+    pace: channel.PaceNow
 
 
 class InterruptRanks(SupervisorEffect, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ class DumpStacks(SupervisorEffect, frozen=True, kw_only=True):
 class Publish(SupervisorEffect, frozen=True, kw_only=True):
     """Send the status to the agent, if there is one; write it into `status.json` as well if `keep`."""
 
-    status: ipc.Status
+    status: records.Status
     keep: bool
 
 
@@ -201,7 +201,7 @@ class ClearLeftovers(SupervisorEffect, frozen=True, kw_only=True):
 class Finish(SupervisorEffect, frozen=True, kw_only=True):
     """Write `result.json`, tell the agent, and leave."""
 
-    result: ipc.Result
+    result: records.Result
 
 
 AnySupervisorEffect = (
@@ -215,5 +215,5 @@ AnySupervisorEffect = (
     | Publish
     | ClearLeftovers
     | Finish
-    | ipc.GangOut
+    | channel.GangOut
 )

@@ -18,12 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order, Status
-from cotenant.agent.supervisor.core.edge import AllGone
-from cotenant.agent.supervisor.core.exit_rules import ROWS, ExitRule
+from cotenant.agent.ipc.records import Order, Status
+from cotenant.agent.supervisor.core import edge, exit_rules, stopping
 from cotenant.agent.supervisor.core.exits import Exit, ExitCause, StartProblem
 from cotenant.agent.supervisor.core.launch_hint import launch_hint
-from cotenant.agent.supervisor.core.stopping import StopWish
 from cotenant.controller.domain import ExitVerdict, Outcome, program_name, texts
 
 TAIL_BYTES: Final = 16 * 1024
@@ -38,11 +36,11 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
     status: Status
     """The last one."""
-    gone: AllGone
+    gone: edge.AllGone
     exits: tuple[Exit, ...]
     problem: StartProblem | None = None
     cause: ExitCause = ""
-    stop: StopWish | None = None
+    stop: stopping.StopWish | None = None
     has_stopped: bool = False
     """The job itself says that it stopped where it was asked to."""
     outside: int | None = None
@@ -221,7 +219,7 @@ def _looked_up(ending: Ending) -> ExitVerdict:
     )
 
 
-def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
+def _row_for(exit_: Exit, ending: Ending) -> exit_rules.ExitRule:
     """What was on a terminal before its end says nothing about that, and who typed there ended it."""
     tail = ending.gone.tails.get(exit_.rank, "")
     error, chain = last_error(tail), chained_errors(tail)
@@ -237,7 +235,7 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
         "mps-limit": any(each.memory_limit_mib for each in ending.order.mps),
         "outside": ending.outside is not None,
     }
-    for row in ROWS:
+    for row in exit_rules.ROWS:
         if not needs[row.need]:
             continue
         if row.signals and exit_.by_signal not in row.signals:

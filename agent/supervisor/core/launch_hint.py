@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 
 _LACKS_RANK: Final = re.compile(
     r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected"

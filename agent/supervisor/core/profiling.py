@@ -13,13 +13,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.coordination import Coordination
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import MemorySeen, StepDone
-from cotenant.controller.domain import Capabilities
-from cotenant.controller.performance import Profile, SeenBatch, Visit, parse_schedule
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ENV_PROFILING
+from cotenant.checkpoint.talk import protocol
+from cotenant.controller import domain, performance
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, InPlace
 
@@ -117,7 +116,7 @@ class Profiling:
             self._inplace.watch_from_outside()
         self._inplace.clock(now_s, alone=self._coordination.is_alone)
 
-    def take_result(self, *, is_over: bool = False) -> Profile | None:
+    def take_result(self, *, is_over: bool = False) -> performance.Profile | None:
         """The profile where there is something new to tell: enough was measured for a first result, all is
         complete, the job has a co-tenant, or its attempt is over."""
         inplace = self._inplace
@@ -136,7 +135,7 @@ class Profiling:
             peak_mib=status.memory_mib,
             others_mib=self._others_mib,
         )
-        batch = SeenBatch() if status.batch.rows is None else status.batch
+        batch = performance.SeenBatch() if status.batch.rows is None else status.batch
         return msgspec.structs.replace(
             found,
             total_steps=status.length.steps,
@@ -149,15 +148,15 @@ class Profiling:
         return self._inplace is not None and self._inplace.is_complete
 
 
-def _visits_of(order: Order) -> tuple[Visit, ...]:
+def _visits_of(order: Order) -> tuple[performance.Visit, ...]:
     """The s that the job visits: its own, or several where it is there to be measured."""
     env = order.launch.env
-    if env.get(ENV_PROFILING) == "1":
+    if env.get(protocol.ENV_PROFILING) == "1":
         with suppress(ValueError):  # The script has the same text, and will say what is wrong with it.
-            return parse_schedule(env.get(ENV_ACCUMULATION_SCHEDULE, ""))
-    return (Visit(0, inf, order.start.accumulation_steps),)
+            return performance.parse_schedule(env.get(protocol.ENV_ACCUMULATION_SCHEDULE, ""))
+    return (performance.Visit(0, inf, order.start.accumulation_steps),)
 
 
-def _may_be_split(can: Capabilities) -> bool | None:
+def _may_be_split(can: domain.Capabilities) -> bool | None:
     """What the job's library has said; None: nothing."""
     return True if can.accumulates else False if can.refuses_to_split else None

@@ -16,9 +16,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Durable, Order, Status, StepClock
-from cotenant.agent.supervisor.core import rank_messages
-from cotenant.agent.supervisor.core.edge import Publish
+from cotenant.agent.ipc.records import Durable, Order, Status, StepClock
+from cotenant.agent.supervisor.core import edge, rank_messages
 from cotenant.agent.supervisor.core.printed import LOSS
 from cotenant.controller.domain import METRICS_MAX, JobMetric, Parts, SeenLength, shared_by_all, texts
 from cotenant.controller.performance import SeenBatch
@@ -220,7 +219,7 @@ class Publishing:
         self._is_news |= changed
         self._is_important |= changed
 
-    def due(self, status: Status, now_s: float) -> list[Publish]:
+    def due(self, status: Status, now_s: float) -> list[edge.Publish]:
         """What to tell now, if anything."""
         if not self._is_news or (not self._is_important and now_s < self._published_s + PUBLISH_PERIOD_S):
             return []
@@ -228,4 +227,4 @@ class Publishing:
         self._published_s = now_s
         self._kept_s = now_s if keep else self._kept_s
         self._is_news, self._is_important = False, False
-        return [Publish(status=status, keep=keep)]
+        return [edge.Publish(status=status, keep=keep)]

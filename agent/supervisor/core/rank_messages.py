@@ -1,4 +1,4 @@
-"""The job-side protocol's datagrams as typed words. `controller/wire/job.py` is the definition.
+"""The job-side protocol's datagrams as typed words. `checkpoint/talk/protocol.py` is the definition.
 
 Rule: what comes from a job is foreign. We drop a datagram that does not validate, ignore unknown names and
 fields, and cut texts, so that nothing a job says can make a supervisor fail or grow.
@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from cotenant.checkpoint.talk import protocol
 from cotenant.controller.domain import Capabilities
 from cotenant.controller.wire import BadMessage, Json
-from cotenant.controller.wire import job as protocol
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]

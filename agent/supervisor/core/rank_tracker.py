@@ -15,12 +15,8 @@ from collections.abc import Collection
 from math import inf
 from typing import Final
 
-from cotenant.agent.ipc import Order, Result
-from cotenant.agent.supervisor.core.edge import RankExited
-from cotenant.agent.supervisor.core.exit_classifier import Ending, decide
-from cotenant.agent.supervisor.core.exits import Exit
-from cotenant.agent.supervisor.core.rank_messages import RankHello
-from cotenant.agent.supervisor.core.stopping import KILL_GRACE_S, Leave
+from cotenant.agent.ipc.records import Order, Result
+from cotenant.agent.supervisor.core import edge, exit_classifier, exits, rank_messages, stopping
 
 PEER_GRACE_S: Final = 20.0
 """After one rank failed: time for the others to fail by themselves, with their own words in the log."""
@@ -34,7 +30,7 @@ class RankTracker:
     def __init__(self, order: Order) -> None:
         self._order = order
         self.alive = {each.rank for each in order.ranks}
-        self.exits: list[Exit] = []
+        self.exits: list[exits.Exit] = []
         self.stopped: set[int] = set()
         """Ranks that said so."""
         self._failed_s = inf
@@ -49,18 +45,18 @@ class RankTracker:
         order = self._order
         return order.launch.mode != "worker" or any(each.rank == rank for each in order.ranks)
 
-    def expected_here(self, hello: RankHello) -> int:
+    def expected_here(self, hello: rank_messages.RankHello) -> int:
         """How many ranks of this host must say hello. A launcher may start more than there are devices."""
         if len(self._order.gang) == 1:
             return hello.world_size
         return next(len(m.devices) for m in self._order.gang if m.host_id == self._order.host_id)
 
-    def note_exit(self, event: RankExited, now_s: float, *, told: bool) -> bool:
+    def note_exit(self, event: edge.RankExited, now_s: float, *, told: bool) -> bool:
         """A process has ended; False: that was known. `told`: after we had told it to."""
         if event.rank not in self.alive:
             return False
         self.alive.discard(event.rank)
-        exit_ = Exit(rank=event.rank, exit_code=event.exit_code, signal=event.signal, was_told=told)
+        exit_ = exits.Exit(rank=event.rank, exit_code=event.exit_code, signal=event.signal, was_told=told)
         self.exits.append(exit_)
         if not told and not exit_.is_good and event.rank not in self.stopped:
             self._failed_s = min(self._failed_s, now_s)
@@ -86,14 +82,16 @@ class RankTracker:
     def next_alarm_s(self) -> float:
         return min(self._failed_s + PEER_GRACE_S, self._linger_s)
 
-    def judge_peers(self, now_s: float) -> Leave | None:
+    def judge_peers(self, now_s: float) -> stopping.Leave | None:
         is_due = now_s >= self._failed_s + PEER_GRACE_S
-        return Leave(cause="peer", grace_s=KILL_GRACE_S) if is_due else None
+        return stopping.Leave(cause="peer", grace_s=stopping.KILL_GRACE_S) if is_due else None
 
-    def judge_linger(self, hellos: Collection[int], now_s: float) -> Leave | None:
+    def judge_linger(self, hellos: Collection[int], now_s: float) -> stopping.Leave | None:
         if self.all_stopped(hellos):
             self._linger_s = min(self._linger_s, now_s + LINGER_S)
-        return Leave(cause="linger", grace_s=KILL_GRACE_S) if now_s >= self._linger_s else None
+        return (
+            stopping.Leave(cause="linger", grace_s=stopping.KILL_GRACE_S) if now_s >= self._linger_s else None
+        )
 
     def all_stopped(self, hellos: Collection[int]) -> bool:
         """All ranks that have said hello."""
@@ -111,13 +109,13 @@ class RankTracker:
         return ended_well and (bool(self.stopped) or is_durable_there)
 
 
-def conclude(ending: Ending, *, unclean: bool) -> Result:
+def conclude(ending: exit_classifier.Ending, *, unclean: bool) -> Result:
     """Returns the result of an attempt that has ended. `unclean`: a process that was an MPS client was
     signalled without its daemon's help. The same holds for a signal from elsewhere: from the kernel, short of
     memory, or from a person."""
     killed = any(each.by_signal is not None and not each.was_told for each in ending.exits)
     return Result(
         status=ending.status,
-        verdict=decide(ending),
+        verdict=exit_classifier.decide(ending),
         unclean=unclean or (killed and bool(ending.order.mps)),
     )

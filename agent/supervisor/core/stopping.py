@@ -29,10 +29,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.ipc import Order, Status, StopNow
-from cotenant.agent.supervisor.core import edge
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import Order, Status
+from cotenant.agent.supervisor.core import edge, exits
 from cotenant.agent.supervisor.core.coordination import MEMBER_PERIOD_S, Coordination
-from cotenant.agent.supervisor.core.exits import ExitCause
 
 LOADING_GRACE_S: Final = 5.0
 """Between SIGTERM and SIGKILL for a job that has nothing to lose."""
@@ -48,7 +48,7 @@ QUIET_S: Final = 60.0
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
     """The processes have to go, for this reason."""
 
-    cause: ExitCause
+    cause: exits.ExitCause
     grace_s: float
 
 

@@ -17,14 +17,11 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent import ipc
-from cotenant.agent.supervisor.core import edge, rank_messages, stopping
-from cotenant.agent.supervisor.core.activity import ProcessActivity
+from cotenant.agent.ipc import channel, records
+from cotenant.agent.supervisor.core import activity, edge, exit_classifier, profiling, rank_messages, stopping
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
-from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending
 from cotenant.agent.supervisor.core.exits import ExitCause, StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
-from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_tracker import RankTracker, conclude
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
@@ -34,12 +31,12 @@ from cotenant.controller.domain import SecretValues, texts
 class Supervision:
     """The supervision of one attempt on one host."""
 
-    def __init__(self, order: ipc.Order, now_s: float) -> None:
+    def __init__(self, order: records.Order, now_s: float) -> None:
         self._order = order
         self._now_s = now_s
         self._progress = RankProgress(order)
         self._coordination = Coordination(order, self._progress)
-        self._profiling = Profiling(order, self._progress, self._coordination)
+        self._profiling = profiling.Profiling(order, self._progress, self._coordination)
         self._departure = stopping.Departure(is_client=bool(order.mps))
         self._watchdog = Watchdog(order.watch, judges=order.is_first_host)
         self._start = StartLimit(order.start_deadline_s, now_s)
@@ -52,7 +49,7 @@ class Supervision:
         self._problem: StartProblem | None = None
         self._over_mib: float | None = None
         self._room_mib: int | None = None
-        self._activity = ProcessActivity()
+        self._activity = activity.ProcessActivity()
         self._secrets = SecretValues(order.secrets.values())
         self._save_s = inf
         self._publishing = Publishing()
@@ -61,7 +58,7 @@ class Supervision:
             self._progress.note(note)
 
     @property
-    def status(self) -> ipc.Status:
+    def status(self) -> records.Status:
         return self._progress.status
 
     @property
@@ -106,7 +103,9 @@ class Supervision:
         match event:
             case edge.AllGone(tails=tails):
                 whole = {
-                    rank: tail if len(tail.encode(errors="replace")) < TAIL_BYTES else tail.partition("\n")[2]
+                    rank: tail
+                    if len(tail.encode(errors="replace")) < exit_classifier.TAIL_BYTES
+                    else tail.partition("\n")[2]
                     for rank, tail in tails.items()
                 }
                 return texts.change_texts(msgspec.structs.replace(event, tails=whole), hide)
@@ -140,21 +139,21 @@ class Supervision:
                 # Those that did start are ended as leftovers: they never ran as a gang.
                 self._roll.alive.clear()
                 self._phase = "running"
-            case ipc.StopNow():
+            case channel.StopNow():
                 self._asked_to_stop(event)
-            case ipc.SaveNow():
+            case channel.SaveNow():
                 self._save_now()
-            case ipc.LeaseNow(left_s=left_s, full_s=full_s):
+            case channel.LeaseNow(left_s=left_s, full_s=full_s):
                 self._set_lease(left_s, full_s)
-            case ipc.CoTenantsChanged(alone=alone, room_mib=room_mib):
+            case channel.CoTenantsChanged(alone=alone, room_mib=room_mib):
                 self._coordination.alone = alone
                 self._hold_to(room_mib)
                 self._coordination.report_soon(self._now_s)
-            case ipc.PaceNow():
+            case channel.PaceNow():
                 self._out.append(edge.SetPace(pace=event))
-            case ipc.TellNow(text=text):
+            case channel.TellNow(text=text):
                 self._out.append(edge.WriteWord(text=texts.one_line(text)))
-            case ipc.GangIn():
+            case channel.GangIn():
                 self._say(self._coordination.hear(event, self._now_s))
             case edge.OutsideSignal(number=number):
                 self._roll.note_outside(number, self._now_s)
@@ -252,7 +251,7 @@ class Supervision:
         if known and self._order.launch.mode != "host":
             self._say(self._coordination.note_exit(event.rank, self._now_s))
 
-    def _asked_to_stop(self, word: ipc.StopNow) -> None:
+    def _asked_to_stop(self, word: channel.StopNow) -> None:
         if self._stop is None:
             self._stop = stopping.StopWish.ask(word, self._now_s)
         else:
@@ -438,7 +437,7 @@ class Supervision:
         stop_step, hellos = self._coordination.stop_step, self._progress.hellos
         goes_on = self._stop is not None and self._stop.finish  # Then its exit says how its script ended.
         durable = stop_step is not None and not goes_on and self._progress.is_durable_at(stop_step)
-        ending = Ending(
+        ending = exit_classifier.Ending(
             order=self._order,
             status=self.status,
             gone=gone,

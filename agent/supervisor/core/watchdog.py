@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final, Literal
 
-from cotenant.agent.ipc import WatchRule
+from cotenant.agent.ipc.records import WatchRule
 from cotenant.agent.supervisor.core.edge import Sampled
 
 STEPS_MIN: Final = 5

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder, find_exposed, remove_tree
-from cotenant.agent.ipc import JOB, JOB_SOCKET, Order
-from cotenant.controller.wire import BEAT_FILE
+from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order
+from cotenant.checkpoint.talk.protocol import BEAT_FILE
 
 ADDRESS_BYTES_MAX: Final = 107
 """The kernel's limit for a Unix socket's path; libraries in other processes have to fit it."""

@@ -18,10 +18,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
-from cotenant.agent.supervisor.processes import launchers
-from cotenant.agent.supervisor.processes.nccl import nccl_environment
-from cotenant.controller.wire import job as protocol
+from cotenant.agent.ipc.records import MODULES, MpsClient, Order, RankOrder
+from cotenant.agent.supervisor.processes import launchers, nccl
+from cotenant.checkpoint.talk import protocol
 from cotenant.mps import environment
 
 STARTUP: Final = "cotenant/gradaccum/startup"
@@ -74,7 +73,7 @@ def environment_of(
     cuda_indices: tuple[int, ...] = (),
 ) -> dict[str, str]:
     """Everything that a process gets. `cuda_indices`: its devices, where it cannot read UUIDs."""
-    helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl_environment(order)
+    helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl.nccl_environment(order)
     helpful |= {protocol.ENV_ENDPOINT: order.controller} if order.controller else {}
     return {
         "PATH": PATH,

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.host.process_identity import ProcessStat, children_of, stat_of, tree_of
-from cotenant.agent.ipc import Order
-from cotenant.agent.supervisor.core import OverMemory, PrintedFacts, Sampled
+from cotenant.agent.ipc.records import Order
+from cotenant.agent.supervisor.core.edge import OverMemory, Sampled
+from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as PROFILE_SAMPLE_PERIOD_S
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 
 HEARTBEAT_S: Final = 600
 """For torch's NCCL watchdog thread to show that it is alive; torch's own default is 8 or 10 minutes, by

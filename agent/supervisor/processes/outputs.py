@@ -25,8 +25,8 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.ipc import LOGS, Order, RankOrder
-from cotenant.agent.supervisor import core
+from cotenant.agent.ipc.records import LOGS, Order, RankOrder
+from cotenant.agent.supervisor.core import exit_classifier, printed
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
 from cotenant.agent.supervisor.processes.terminal import Terminal
@@ -145,7 +145,7 @@ class Output:
         """Keeps whole lines, and holds the rest if another stream may write before it goes on."""
         data = self._begun.pop(fd, b"") + data
         whole = len(data) if len(self._pipes) == 1 else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if len(data) - whole > core.LINE_BYTES:
+        if len(data) - whole > printed.LINE_BYTES:
             whole = len(data)
         if whole < len(data):
             self._begun[fd] = data[whole:]
@@ -161,13 +161,13 @@ class Output:
         if self._read_to != self.bytes_seen or is_over:
             is_cut = self.bytes_seen > len(self._tail)
             output = self.tail + "\n" * is_over
-            self._read_to, self._metrics = self.bytes_seen, core.metrics_in(output, is_cut=is_cut)
+            self._read_to, self._metrics = self.bytes_seen, printed.metrics_in(output, is_cut=is_cut)
         return self._metrics
 
     def _keep(self, data: bytes, is_error: bool) -> None:
-        if not self.link and core.LINK_MARK in (lately := self._tail[-core.LINE_BYTES :] + data):
-            self.link = core.link_in(lately)
-        self._tail = (self._tail + data)[-core.TAIL_BYTES :]
+        if not self.link and printed.LINK_MARK in (lately := self._tail[-printed.LINE_BYTES :] + data):
+            self.link = printed.link_in(lately)
+        self._tail = (self._tail + data)[-exit_classifier.TAIL_BYTES :]
         try:
             self._log.write(data, is_error=is_error)
         except OSError as error:
@@ -337,13 +337,13 @@ class Outputs:
     def bytes_seen(self) -> int:
         return sum(each.bytes_seen for each in self._by_rank.values())
 
-    def read_printed(self, *, is_over: bool = False) -> core.PrintedFacts:
+    def read_printed(self, *, is_over: bool = False) -> printed.PrintedFacts:
         """What the lowest rank that has any has printed of its training. `is_over`: no rank prints more."""
         outputs = [self._by_rank[rank] for rank in sorted(self._by_rank)]
         metrics = next(filter(None, (each.read_metrics(is_over=is_over) for each in outputs)), {})
         link = next((each.link for each in outputs if each.link), "")
         lost = next((each.lost for each in outputs if each.lost), "")
-        return core.PrintedFacts(tuple(metrics.items()), link, lost)
+        return printed.PrintedFacts(tuple(metrics.items()), link, lost)
 
     @property
     def tails(self) -> dict[int, str]:

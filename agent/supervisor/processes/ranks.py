@@ -30,8 +30,8 @@ import msgspec
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.process_identity import children_of, identity_of, open_pidfd
 from cotenant.agent.host.rights import die_with, drop_to
-from cotenant.agent.ipc import Order, RankOrder
-from cotenant.agent.supervisor.core import LaunchStage, StartProblem
+from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.supervisor.core.exits import LaunchStage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.terminal import take_terminal

@@ -32,16 +32,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent import ipc
-from cotenant.agent.containers import remove_containers
+from cotenant.agent.containers.processes import remove_containers
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.process_identity import boot_id, identity_of, open_pidfd, stat_of
-from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.supervisor.core import TERMINATE_S, unclean
+from cotenant.agent.ipc import files, records
+from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
+from cotenant.agent.supervisor.core.stopping import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.termination import group_by_pipe, terminate
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.controller.system.diagnostics import say, take_standard_error
-from cotenant.controller.wire import ENV_SOCKET
 
 _ROUNDS_MAX = 50
 _LOOK_S = 0.05
@@ -55,7 +55,7 @@ EXIT_USAGE: Final = 2
 
 
 def end_leftovers(
-    folder: Path, order: ipc.Order, supervisor: ipc.ProcessIdentity | None, timeout_s: float = 10.0
+    folder: Path, order: records.Order, supervisor: records.ProcessIdentity | None, timeout_s: float = 10.0
 ) -> list[int]:
     """SIGKILL every process of an attempt and wait until they are gone; returns those that would not go.
 
@@ -84,7 +84,7 @@ def end_leftovers(
     return left
 
 
-def end_others(folder: Path, order: ipc.Order) -> list[int]:
+def end_others(folder: Path, order: records.Order) -> list[int]:
     """SIGKILL what is the attempt's by its group or by its environment, but for the supervisor, which calls
     this; returns who that was."""
     attempt = _Attempt(folder, order, None)
@@ -95,21 +95,23 @@ def end_others(folder: Path, order: ipc.Order) -> list[int]:
 
 
 class _Attempt:
-    def __init__(self, folder: Path, order: ipc.Order, supervisor: ipc.ProcessIdentity | None) -> None:
+    def __init__(
+        self, folder: Path, order: records.Order, supervisor: records.ProcessIdentity | None
+    ) -> None:
         self.cgroup = AttemptCgroup(order, folder)
         self._folder = folder
-        self._sign = f"{ENV_SOCKET}={ipc.job_socket(folder)}".encode()
+        self._sign = f"{ENV_SOCKET}={records.job_socket(folder)}".encode()
         self._supervisor = supervisor
         self._uids = {os.geteuid(), order.launch.uid}
 
-    def take_back(self, order: ipc.Order) -> None:
+    def take_back(self, order: records.Order) -> None:
         """Have the daemons tear down what they hold for it, then ask the processes to go."""
         found = self.find()
         if not found:
             return
         if unclean(terminate(group_by_pipe(order, {}, found), TERMINATE_S), ""):
             with suppress(OSError):  # A full disk: then nobody hears of it.
-                (self._folder / ipc.UNCLEAN).touch(mode=0o600)
+                (self._folder / records.UNCLEAN).touch(mode=0o600)
         for pid in found:
             self.end(pid, 0.0, signal.SIGTERM)
         until_s = time.monotonic() + TERM_GRACE_S
@@ -198,10 +200,10 @@ def leave_to_reaper(folder: Path) -> int:
 
 def inherit(folder: Path) -> None:
     """The supervisor is dead: if it has left no result, end what is left."""
-    order = ipc.read_record(folder / ipc.ORDER, ipc.Order)
-    if order is None or ipc.read_record(folder / ipc.RESULT, ipc.Result) is not None:
+    order = files.read_record(folder / records.ORDER, records.Order)
+    if order is None or files.read_record(folder / records.RESULT, records.Result) is not None:
         return
-    supervisor = ipc.read_record(folder / SUPERVISOR_FILE, ipc.ProcessIdentity)
+    supervisor = files.read_record(folder / SUPERVISOR_FILE, records.ProcessIdentity)
     if supervisor is not None and not _has_died(supervisor):  # Its pipe alone is gone.
         return
     for _ in range(REAPER_ROUNDS):
@@ -210,7 +212,7 @@ def inherit(folder: Path) -> None:
         time.sleep(1.0)
 
 
-def _has_died(supervisor: ipc.ProcessIdentity) -> bool:
+def _has_died(supervisor: records.ProcessIdentity) -> bool:
     """A process that is killed closes its files first, and is alive for a moment longer."""
     descriptor = open_pidfd(supervisor)
     if descriptor is None:
@@ -229,7 +231,7 @@ def main(arguments: list[str]) -> int:
         pass
     try:
         inherit(Path(arguments[0]))
-    except (ipc.BadRecord, OSError) as error:
+    except (files.BadRecord, OSError) as error:
         say(f"reaper: {error}")
         return 1
     return 0

@@ -18,7 +18,7 @@ import tty
 from contextlib import suppress
 from typing import Final
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire import SIZE_VARIABLE, WINDOW_BYTES, HostStream
 
 READ_BYTES: Final = 16 * 1024

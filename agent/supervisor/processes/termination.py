@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.wire import BadMessage, decode_json
 
 PROGRAM: Final = (sys.executable, "-m", "cotenant.mps.terminate")

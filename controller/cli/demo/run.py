@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.checkpoint.talk.protocol import ENV_ACCUMULATION_SCHEDULE
 from cotenant.controller.cli.demo import measuring, plan
 from cotenant.controller.cli.demo.cluster import (
     PrivateCluster,
@@ -41,7 +42,6 @@ from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import render, timeline_of_view
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
 from cotenant.controller.wire import clients as wire
 
 SLOTS: Final = 2

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cotenant.checkpoint.talk import protocol
 from cotenant.controller.cli.jobs.stops import LengthTold
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.screen import tell
@@ -33,7 +34,6 @@ from cotenant.controller.present.units import duration
 from cotenant.controller.submission import recording
 from cotenant.controller.submission.starts import start_of
 from cotenant.controller.wire import BadMessage, Json, decode_json
-from cotenant.controller.wire import job as protocol
 
 WAIT_S: Final = 600.0
 """How long to wait for an answer of the script; loading may take long."""

@@ -25,6 +25,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from cotenant.checkpoint.talk.protocol import ENV_JOB
 from cotenant.controller import domain
 from cotenant.controller.cli.frame import daemons
 from cotenant.controller.cli.frame.command import argument, option
@@ -47,7 +48,7 @@ from cotenant.controller.submission.options import Given, Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import is_system_socket, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire import ENV_JOB, SIZE_VARIABLE
+from cotenant.controller.wire import SIZE_VARIABLE
 from cotenant.controller.wire import clients as wire
 
 TERMINAL_WORDS: Final = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "CONDA_DEFAULT_ENV")

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
+from cotenant.checkpoint.talk.protocol import PROTOCOL_VERSION
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.client.asking import asking, loaded_settings
@@ -22,7 +23,7 @@ from cotenant.controller.present.screen import hint
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import value_text
 from cotenant.controller.system import paths, sections, settings
-from cotenant.controller.wire import PROTOCOL_VERSION, WIRE_VERSION
+from cotenant.controller.wire import WIRE_VERSION
 from cotenant.controller.wire import clients as wire
 
 

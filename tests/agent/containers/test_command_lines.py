@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.containers import BadContainer, ContainerCommands, Wrapped, remove_command
-from cotenant.agent.ipc import ContainerRuntime, MpsClient, Order, RankOrder
+from cotenant.agent.containers.command_lines import BadContainer, ContainerCommands, Wrapped, remove_command
+from cotenant.agent.ipc.records import ContainerRuntime, MpsClient, Order, RankOrder
 from cotenant.controller.domain import Container, Launch, Mount
 from tests.building.orders import PLAIN, changed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.containers import find_mains, remove_containers
-from cotenant.agent.ipc import ContainerRuntime, Order, RankOrder
+from cotenant.agent.containers.processes import find_mains, remove_containers
+from cotenant.agent.ipc.records import ContainerRuntime, Order, RankOrder
 from cotenant.controller.domain import Container, Launch
 from tests.building.orders import PLAIN, changed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.containers import find_runtimes, offered_features, runtime_for, why_unsafe
-from cotenant.agent.ipc import ContainerRuntime
+from cotenant.agent.containers.runtimes import find_runtimes, offered_features, runtime_for, why_unsafe
+from cotenant.agent.ipc.records import ContainerRuntime
 from cotenant.controller.domain import Container
 from cotenant.profiler.driver.cdi import NO_NAMES
 

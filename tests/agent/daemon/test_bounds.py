@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cotenant.agent.daemon.core.edge import AgentTicked, Connected, EndCame, MemoryFree, StatusCame, Tell
-from cotenant.agent.ipc import PaceNow, StepClock
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import StepClock
 from cotenant.controller.domain import AttemptNo, JobId, Launch
 from cotenant.controller.performance import ShareBound
 from tests.agent.daemon.test_held_memory import ON_GPU, REPORT

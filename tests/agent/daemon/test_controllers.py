@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core import AgentTicked, Booted, LinkChanged, Reconnect, Say, StartSupervisor
+from cotenant.agent.daemon.core.edge import AgentTicked, Booted, LinkChanged, Reconnect, Say, StartSupervisor
 from cotenant.agent.daemon.core.registration import ANSWER_S, REST_S, STAND_BY_S, UNSURE_S
 from cotenant.controller.domain import Epoch
 from cotenant.controller.wire import (

@@ -22,7 +22,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.gpu_faults import _WORDS
 from cotenant.agent.daemon.core.quick_failures import ASKS_AFTER, QUICK_S
-from cotenant.agent.supervisor.core import Exit, decide
+from cotenant.agent.supervisor.core.exit_classifier import decide
+from cotenant.agent.supervisor.core.exits import Exit
 from cotenant.controller.domain import (
     CUDA_NOT_STARTED,
     Device,

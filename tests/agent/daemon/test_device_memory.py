@@ -6,7 +6,8 @@ import pytest
 
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import from_result
-from cotenant.agent.supervisor.core import Exit, decide
+from cotenant.agent.supervisor.core.exit_classifier import decide
+from cotenant.agent.supervisor.core.exits import Exit
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain import events as ev
 from tests.building.endings import ending_of

@@ -10,7 +10,7 @@ import pytest
 
 from cotenant.agent.daemon.core.disk_shares import LOG_BYTES_MIN, MIB, DiskUse, share_of
 from cotenant.agent.daemon.disk_use import DiskShares
-from cotenant.agent.ipc import LOGS
+from cotenant.agent.ipc.records import LOGS
 from cotenant.controller.domain import AttemptNo, JobId, Launch, job_spec
 from tests.building.orders import changed, order_of
 

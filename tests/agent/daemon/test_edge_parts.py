@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 import zmq
 
+from cotenant.agent.daemon.assembly import AgentParts
 from cotenant.agent.daemon.connections import ControllerLink, Line, check_names
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
@@ -30,8 +31,9 @@ from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.tasks import BYTES_MAX, LogReader, look
 from cotenant.agent.host.locks import DeviceLocks, LockFolders
-from cotenant.agent.ipc import CONTROL, LOGS, RESULT, GangIn, Order, attempt_folder
-from cotenant.agent.supervisor.processes import LogWriter
+from cotenant.agent.ipc.channel import GangIn
+from cotenant.agent.ipc.records import CONTROL, LOGS, RESULT, Order, attempt_folder
+from cotenant.agent.supervisor.processes.logs import LogWriter
 from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, JobId, Launch
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import CONTROLLER_KEY, find_key, init_cluster, read_key
@@ -222,17 +224,17 @@ def order(folder: Path) -> Order:
     return order_of(launch=Launch(workdir=str(folder)), checkpoint_root=root, start_deadline_s=1.0)
 
 
-def runtime_in(folder: Path, state: Scripted, spool: Spool) -> Runtime:
+def runtime_in(folder: Path, state: AgentState, spool: Spool) -> Runtime:
     """It looks for its controller at `c.sock` there."""
-    return Runtime(
-        state,
-        spool,
-        DeviceLocks(LockFolders(shared=folder, is_root=False)),
+    parts = AgentParts(
+        config=state.config,
+        memory=state.memory,
+        spool=spool,
+        locks=DeviceLocks(LockFolders(shared=folder, is_root=False)),
         attempts=folder / "attempts",
         endpoint=f"ipc://{folder}/c.sock",
-        key=None,
-        on_welcome=lambda: None,
     )
+    return Runtime(state, parts, on_welcome=lambda: None)
 
 
 def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(tmp_path: Path) -> None:

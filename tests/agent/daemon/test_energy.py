@@ -149,7 +149,7 @@ def test_an_agent_that_was_killed_goes_on_where_it_stopped() -> None:
     agent, _ = agent.restarted(FoundAttempt(**KEY, alive=True), report=REPORT)
     agent.say(Connected(**KEY), StatusCame(status=status(started=True)))
     read(agent, 60_000)
-    assert agent.state._tenants.energy_j(agent.state.running[0]) == 50.0
+    assert agent.state.tenants.energy_j(agent.state.running[0]) == 50.0
 
 
 def test_slots_of_the_cpu_have_no_counter() -> None:

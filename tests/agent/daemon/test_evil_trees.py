@@ -18,7 +18,7 @@ import pytest
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher, read_answer
 from cotenant.agent.host import trees
 from cotenant.agent.host.trees import BadTree, EntryChecks
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import AttemptNo, JobId, Launch, job_spec
 from cotenant.controller.wire import FetchSnapshot, SnapshotPart
 from tests.building.evil_trees import EVIL, EvilTree, entry, make, of

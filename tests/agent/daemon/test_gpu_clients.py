@@ -26,8 +26,9 @@ from cotenant.agent.daemon.core.orders import (
     objection,
     order_for,
 )
-from cotenant.agent.ipc import Order, WatchRule, read_record, write_record
-from cotenant.agent.supervisor.processes import Account, environment_of
+from cotenant.agent.ipc.files import read_record, write_record
+from cotenant.agent.ipc.records import Order, WatchRule
+from cotenant.agent.supervisor.processes.environment import Account, environment_of
 from cotenant.checkpoint.device_limit import share_of
 from cotenant.checkpoint.talk.protocol import JobEnvironment
 from cotenant.controller.domain import (

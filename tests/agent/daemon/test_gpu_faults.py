@@ -25,7 +25,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.notes import Kept
 from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey, Fault
-from cotenant.agent.ipc import Result, StopNow
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain import (
     AttemptNo,
     CommandId,

@@ -27,7 +27,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.ipc import Result
+from cotenant.agent.ipc.records import Result
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Report
 from tests.agent.daemon.test_histories import HOST, World

@@ -20,7 +20,10 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.remembered import AttemptKey
-from cotenant.agent.gpus import UNASKED, Health, OwnerKind, ProbeResult, Process, ProcessOwner, who_holds
+from cotenant.agent.gpus.causes import UNASKED
+from cotenant.agent.gpus.health import Health
+from cotenant.agent.gpus.held_memory import who_holds
+from cotenant.agent.gpus.probe_results import OwnerKind, ProbeResult, Process, ProcessOwner
 from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Hello, Welcome
@@ -261,7 +264,7 @@ def test_a_doubt_outlives_the_agent_and_ends_with_a_step_after_it() -> None:
     agent = beside()
     agent.say(EndCame(result=result(unclean=True)), MemoryFree(**KEY))
     found = FoundAttempt(job_id=JobId("8"), attempt=AttemptNo(1), alive=True)
-    assert AgentMemory(agent.state.memory.notes()).quarantined == agent.state.memory.quarantined, (
+    assert AgentMemory(agent.state.memory.as_notes()).quarantined == agent.state.memory.quarantined, (
         "compacted as well"
     )
     again, effects = agent.restarted(found, report=REPORT)

@@ -37,7 +37,7 @@ from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc import Durable, Order, Result, Status
+from cotenant.agent.ipc.records import Durable, Order, Result, Status
 from cotenant.controller.domain import CommandId, ExitVerdict, ForgetJob, HostId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
@@ -376,8 +376,10 @@ class World(RuleBasedStateMachine):
     @invariant()
     def the_disk_holds_what_the_agent_knows(self) -> None:
         read, known = AgentMemory(self.disk), self.state.memory
-        assert list(read.notes()) == list(known.notes())
-        assert list(AgentMemory(known.notes()).notes()) == list(known.notes()), "compaction loses something"
+        assert list(read.as_notes()) == list(known.as_notes())
+        assert list(AgentMemory(known.as_notes()).as_notes()) == list(known.as_notes()), (
+            "compaction loses something"
+        )
 
     def teardown(self) -> None:
         """Once everything works again, every end is heard, and reports have no gaps."""

@@ -25,14 +25,9 @@ from cotenant.agent.daemon.core.edge import (
     UnusedGpus,
 )
 from cotenant.agent.daemon.core.idleness import GAP_S, OLD_S, AttemptSight, IdleWatch, Kernels
-from cotenant.agent.ipc import TellNow
-from cotenant.agent.supervisor.core import (
-    CORE_SHARE_MIN,
-    LOOK_S,
-    READ_BYTES_MIN,
-    ProcessActivity,
-    Sampled,
-)
+from cotenant.agent.ipc.channel import TellNow
+from cotenant.agent.supervisor.core.activity import CORE_SHARE_MIN, LOOK_S, READ_BYTES_MIN, ProcessActivity
+from cotenant.agent.supervisor.core.edge import Sampled
 from cotenant.controller.domain import DeviceReading
 from cotenant.controller.wire import AttemptProgress, Heartbeat, IdleReading, Renew, TellJob
 from tests.agent.daemon.test_held_memory import GPU, ON_GPU, REPORT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.images import Images, NoImage
-from cotenant.agent.ipc import ContainerRuntime, Order
+from cotenant.agent.ipc.records import ContainerRuntime, Order
 from cotenant.controller.domain import Container, Launch, Mount
 from tests.building.orders import PLAIN, changed
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.core.edge import ClientsCounted, Connected, Disconnected, EndCame, MemoryFree
-from cotenant.agent.ipc import CoTenantsChanged
-from cotenant.agent.supervisor.core import TellRank
+from cotenant.agent.ipc.channel import CoTenantsChanged
+from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.controller.domain import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU, ON_GPU, REPORT
 from tests.agent.daemon.test_state import KEY, Agent, start, told, welcomed

@@ -11,11 +11,10 @@ import pytest
 from cotenant.agent.daemon.core.edge import DevicesChanged, GpuFault
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.metrics import STALE_S, AgentReading, Edge, sheet_of
-from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.controller.domain import DeviceId, DeviceReading
 from cotenant.controller.system.metrics import Sheet
+from tests.agent.daemon.test_edge_parts import runtime_in
 from tests.agent.daemon.test_held_memory import GPU, OTHER, REPORT, ended
 from tests.agent.daemon.test_state import config, welcomed
 from tests.building.limits import within_s
@@ -88,15 +87,7 @@ def test_faults_are_counted_from_the_start_of_the_agent_whoever_tells_of_them(tm
     async def play() -> None:
         spool = Spool(tmp_path / "spool")
         spool.load()
-        runtime = Runtime(
-            AgentState(config(report=REPORT)),
-            spool,
-            DeviceLocks(LockFolders(shared=tmp_path, is_root=False)),
-            attempts=tmp_path / "attempts",
-            endpoint=f"ipc://{tmp_path}/none.sock",
-            key=None,
-            on_welcome=lambda: None,
-        )
+        runtime = runtime_in(tmp_path, AgentState(config(report=REPORT)), spool)
         running = asyncio.create_task(runtime.run())
         await asyncio.sleep(0)
         faults = "cotenant_device_faults_total"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core.guest_level import ALIGNED, LEVEL_MIN
 from cotenant.agent.daemon.core.pacing import LOST_S, REST_SHARE, LostBound, Pacing, TrainingTenant
-from cotenant.agent.ipc import PaceNow, StepClock
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import StepClock
 from cotenant.checkpoint.talk.pace import Allowance
 from cotenant.controller.domain import AttemptNo, DeviceId, JobId
 from cotenant.controller.performance import UNBOUNDED, ShareBound

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.daemon.core import StartSupervisor
-from cotenant.agent.daemon.core.edge import FoundAttempt
+from cotenant.agent.daemon.core.edge import FoundAttempt, StartSupervisor
 from cotenant.controller.domain import AttemptNo, JobId, StartAttempt
 from cotenant.controller.wire import Welcome
 from tests.agent.daemon.test_gpu_clients import config as of_gpus

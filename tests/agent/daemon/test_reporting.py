@@ -8,7 +8,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
-from cotenant.agent.ipc import Status
+from cotenant.agent.ipc.records import Status
 from cotenant.controller.domain import AttemptNo, Capabilities, CommandId, HostId, JobId, JobMetric, JobWords
 from cotenant.controller.domain import events as ev
 from tests.building.results import result

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.warm_starts import SpareSupervisor
-from cotenant.agent.ipc import ORDER, RESULT, Result, kept_in_memory, read_record, write_record
+from cotenant.agent.ipc.files import kept_in_memory, read_record, write_record
+from cotenant.agent.ipc.records import ORDER, RESULT, Result
 from cotenant.controller.domain import Launch
 from cotenant.controller.system.locks import is_free, open_locked
 from tests.building.limits import within_s

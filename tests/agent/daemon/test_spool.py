@@ -164,13 +164,13 @@ def test_compaction_keeps_the_memory_and_bounds_the_file(tmp_path: Path) -> None
         if number % 50 == 0:  # Not one by one: each append waits for the disk.
             spool.append(notes * 50)
         if spool.is_bloated:
-            spool.compact(memory.notes())
+            spool.compact(memory.as_notes())
         biggest = max(biggest, spool.path.stat().st_size)
     assert biggest < 2 * COMPACT_ABOVE
-    spool.compact(memory.notes())
+    spool.compact(memory.as_notes())
     spool.close()
     again = AgentMemory(read(spool.path)[0])
-    assert list(again.notes()) == list(memory.notes())
+    assert list(again.as_notes()) == list(memory.as_notes())
     assert spool.path.stat().st_size < 10_000
 
 

@@ -39,17 +39,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc import (
-    CoTenantsChanged,
-    Durable,
-    GangIn,
-    LeaseNow,
-    LimitNow,
-    Order,
-    SaveNow,
-    Status,
-    StopNow,
-)
+from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, LimitNow, SaveNow, StopNow
+from cotenant.agent.ipc.records import Durable, Order, Status
 from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
@@ -677,7 +668,7 @@ def test_nothing_starts_before_the_lease_is_renewed_once() -> None:
 def test_a_heartbeat_carries_what_was_read_of_the_devices_since_the_last_and_how_old_it_is() -> None:
     agent = running()
     agent.say(StatusCame(status=status(started=True, memory_mib=300.0)))
-    assert agent.state.memory_seen_mib() == {DeviceId("h1/cpu0"): 300.0}
+    assert agent.state.tenants.memory_seen_mib() == {DeviceId("h1/cpu0"): 300.0}
     reading = DeviceReading(device_id=DeviceId("h1/cpu0"), source="cpu", values={"SMACT": 0.5})
     agent.say(IndicatorsRead(readings=(reading,)))
     [beat] = sent(Heartbeat, agent.wait(1.0))
@@ -775,7 +766,7 @@ def test_the_checkpoints_of_a_job_that_is_wanted_again_after_its_end_stay() -> N
     agent.now_s += 30 * DAY_S
     assert only(RemoveCheckpoints, agent.say(AgentTicked())) == [], "it waits for its third attempt"
     folded = AgentMemory()
-    for note in agent.state.memory.notes():
+    for note in agent.state.memory.as_notes():
         folded.fold(note)
     assert folded.forgotten == {}
 

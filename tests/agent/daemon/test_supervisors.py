@@ -16,7 +16,8 @@ import pytest
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, SupervisorGone
 from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Supervisors, end_process
 from cotenant.agent.host.process_identity import identity_of, is_alive
-from cotenant.agent.ipc import ORDER, RESULT, SUPERVISOR, UNCLEAN, ProcessIdentity, write_record
+from cotenant.agent.ipc.files import write_record
+from cotenant.agent.ipc.records import ORDER, RESULT, SUPERVISOR, UNCLEAN, ProcessIdentity
 from cotenant.controller.domain import AttemptNo, ExitVerdict, JobId
 from tests.building.limits import within_s
 from tests.building.results import result

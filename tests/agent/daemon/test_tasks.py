@@ -16,7 +16,7 @@ from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFr
 from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.daemon.loop import BadState
 from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks
-from cotenant.agent.ipc import LOGS
+from cotenant.agent.ipc.records import LOGS
 from cotenant.controller.domain import AttemptNo, JobId
 from cotenant.controller.wire import LogReply, ReadLog
 from tests.agent.daemon.test_held_memory import GPU

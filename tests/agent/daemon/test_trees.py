@@ -13,15 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import AgentState
-from cotenant.agent.daemon.runtime import Runtime
+from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.trees import NoTree, TreeFetcher
-from cotenant.agent.host.locks import DeviceLocks, LockFolders
-from cotenant.agent.ipc import Order
+from cotenant.agent.ipc.records import Order
 from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, job_spec
 from cotenant.controller.submission.packing import pack_tree
 from cotenant.controller.wire import CommandDelivery, FetchSnapshot, SnapshotPart, Welcome
+from tests.agent.daemon.test_edge_parts import runtime_in
 from tests.building import orders
 from tests.building.hosts import agent_config, cpu, host
 from tests.building.orders import gang, order_of
@@ -200,15 +199,7 @@ def test_an_attempt_that_is_to_stop_while_its_tree_is_fetched_ends_at_once(
     spool = Spool(tmp_path / "spool")
     spool.load()
     state = AgentState(agent_config(report=host(h1, cpu("h1/cpu0")), session="s1", uid=os.geteuid()))
-    runtime = Runtime(
-        state,
-        spool,
-        DeviceLocks(LockFolders(shared=tmp_path, is_root=False)),
-        attempts=tmp_path / "attempts",
-        endpoint=f"ipc://{tmp_path}/nobody.sock",
-        key=None,
-        on_welcome=lambda: None,
-    )
+    runtime = runtime_in(tmp_path, state, spool)
     launch = Launch(argv=("x",), workdir="/w", snapshot=desk.tree, uid=os.geteuid())
     start = orders.start("7", 1, 1, host=h1, launch=launch, gang=gang(("h1/cpu0",)))
 

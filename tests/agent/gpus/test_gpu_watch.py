@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import Attempt, AttemptKey, EnergyRead, GpuFault, TroubleNoticed, UnusedGpus
+from cotenant.agent.daemon.core.edge import EnergyRead, GpuFault, TroubleNoticed, UnusedGpus
+from cotenant.agent.daemon.core.remembered import Attempt, AttemptKey
 from cotenant.agent.gpus.causes import UNASKED
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedCause, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offer_devices
@@ -25,9 +26,9 @@ from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.locks import DeviceLocks, LockFolders
 from cotenant.agent.host.process_identity import boot_id, own_identity
-from cotenant.agent.ipc import SUPERVISOR, attempt_folder, job_socket
+from cotenant.agent.ipc.records import SUPERVISOR, attempt_folder, job_socket
+from cotenant.checkpoint.talk.protocol import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.building.hosts import agent_config

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core import AttemptKey, GpuFault
+from cotenant.agent.daemon.core.edge import GpuFault
+from cotenant.agent.daemon.core.remembered import AttemptKey
 from cotenant.agent.gpus.causes import CAUSES, LEAVE_GRACE_S
 from cotenant.agent.gpus.device_states import DeviceStateStore, recall
 from cotenant.agent.gpus.health import USE_AFTER_S, DeviceCondition, Health

@@ -17,17 +17,17 @@ import msgspec
 import pytest
 
 from cotenant.agent import __main__ as agent
-from cotenant.agent.daemon.core import (
-    AgentState,
+from cotenant.agent.daemon.core.edge import (
     AnyAgentEvent,
-    Attempt,
     ClientsCounted,
     DevicesChanged,
     GpuFault,
-    Live,
     Say,
     TroubleNoticed,
 )
+from cotenant.agent.daemon.core.remembered import Attempt
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.core.tenants import Live
 from cotenant.agent.gpus import mps_edge, mps_rules
 from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_rules import Setup, mark_shared, number_devices, plan
@@ -40,11 +40,12 @@ from cotenant.agent.gpus.mps_watch import (
     look_for,
     verdict,
 )
-from cotenant.agent.ipc import ORDER, MpsClient, Order, RankOrder, attempt_folder, job_socket, write_record
+from cotenant.agent.ipc.files import write_record
+from cotenant.agent.ipc.records import ORDER, MpsClient, Order, RankOrder, attempt_folder, job_socket
+from cotenant.checkpoint.talk.protocol import ENV_SOCKET
 from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, sharing_in_words
 from cotenant.controller.domain import events as ev
 from cotenant.controller.system.sections import MpsSettings
-from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
 from cotenant.mps.environment import NOT_A_CLIENT, PIPE_DIRECTORY, host_daemon, pipe_directory

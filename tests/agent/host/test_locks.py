@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.gpus import offer_devices
+from cotenant.agent.gpus.gpu_watch import offer_devices
 from cotenant.agent.host.locks import (
     LOCK_DIR_ENV,
     ROOTS,

@@ -19,19 +19,21 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.ipc import Order, WatchRule
-from cotenant.agent.supervisor.core import (
+from cotenant.agent.ipc.records import Order, WatchRule
+from cotenant.agent.supervisor.core.edge import (
     AnyHappening,
-    AnyRankWord,
     RankExited,
     RankMessageCame,
     Started,
-    Supervision,
     SupervisorTicked,
     TellRank,
 )
+from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
+from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.agent.supervisor.datagrams import Datagrams
-from cotenant.agent.supervisor.processes import account_of, environment_of, remove_short_folder
+from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
+from cotenant.agent.supervisor.processes.environment import environment_of
+from cotenant.agent.supervisor.processes.ranks import account_of
 from cotenant.controller.domain import Launch
 from cotenant.controller.submission.build import Submitter, submission
 from tests.building.orders import order_of

@@ -25,7 +25,7 @@ from cotenant.agent.supervisor.core.agreement import (
     Words,
 )
 from cotenant.agent.supervisor.core.rank_messages import RequestKind, ToRank
-from cotenant.controller.wire import DECISION_TIMEOUT_S, STEP_REPORT_PERIOD_S
+from cotenant.checkpoint.talk.protocol import DECISION_TIMEOUT_S, STEP_REPORT_PERIOD_S
 
 
 def agreement_of(

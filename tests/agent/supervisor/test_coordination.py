@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc import GangIn, GangOut, Order, SaveNow, StopNow
+from cotenant.agent.ipc.channel import GangIn, GangOut, SaveNow, StopNow
+from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.coordination import (
     GangSays,
     MemberConfirm,

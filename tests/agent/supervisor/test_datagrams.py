@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.ipc import PaceNow, attempt_folder
+from cotenant.agent.ipc.channel import PaceNow
+from cotenant.agent.ipc.records import attempt_folder
 from cotenant.agent.supervisor.datagrams import Datagrams
 from cotenant.checkpoint.talk.pace import RankPace
+from cotenant.checkpoint.talk.protocol import BEAT_BESIDE_FILE, BEAT_FILE
 from cotenant.controller.domain import AttemptNo, JobId, Launch
-from cotenant.controller.wire import BEAT_BESIDE_FILE, BEAT_FILE
 from tests.building.orders import order_of
 
 JOB, GUEST = (JobId("7"), AttemptNo(1)), (JobId("8"), AttemptNo(1))

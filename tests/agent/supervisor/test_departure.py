@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.ipc import MpsClient, StopNow, WatchRule
+from cotenant.agent.ipc.channel import StopNow
+from cotenant.agent.ipc.records import MpsClient, WatchRule
 from cotenant.agent.supervisor.core.edge import (
     ClearLeftovers,
     ClientsTerminated,

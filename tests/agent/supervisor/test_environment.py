@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.ipc import Order, RankOrder
+from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.ranks import cuda_indices
+from cotenant.checkpoint.talk import protocol
 from cotenant.controller.domain import AttemptNo, Launch, launcher_of
-from cotenant.controller.wire import job as protocol
 from tests.building import orders
 from tests.building.orders import changed
 
@@ -92,24 +92,16 @@ def test_a_command_that_is_started_as_it_was_typed_is_no_rank(
 
 def test_the_protocols_variables() -> None:
     env = env_of(order_of(sub_batch=8, torch_limit_mib=4096))
-    assert {name: env.get(name) for name in protocol.ENVIRONMENT} == {
+    known = {value for name, value in vars(protocol).items() if name.startswith("ENV_")}
+    assert {name: env[name] for name in known & env.keys()} == {
         protocol.ENV_PROTOCOL: "1",
         protocol.ENV_JOB: "7",
         protocol.ENV_ATTEMPT: "2",
         protocol.ENV_CHECKPOINT_ROOT: "/checkpoints/7",
         protocol.ENV_ACCUMULATION_STEPS: "4",
         protocol.ENV_SUB_BATCH: "8",
-        protocol.ENV_STEP_BATCH: None,
         protocol.ENV_SOCKET: str(SOCKET),
         protocol.ENV_MEMORY_MIB: "4096",
-        protocol.ENV_MEMORY_FRACTION: None,
-        protocol.ENV_ACCUMULATION_SCHEDULE: None,
-        protocol.ENV_RESUME: None,
-        protocol.ENV_PROFILING: None,
-        protocol.ENV_ZERO_CODE: None,
-        protocol.ENV_STACKS_SIGNAL: None,
-        protocol.ENV_COLLECTIVE_SCALE: None,
-        protocol.ENV_MODULES: None,
     }
     assert protocol.ENV_SUB_BATCH not in env_of(order_of())
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.ipc import ContainerRuntime, Durable, MpsClient
+from cotenant.agent.ipc.records import ContainerRuntime, Durable, MpsClient
 from cotenant.agent.supervisor.core.exit_classifier import _TOLD_TO_END, DETAIL_CHARS, decide, error_line
 from cotenant.agent.supervisor.core.exit_rules import ROWS
 from cotenant.agent.supervisor.core.exits import Exit, StartProblem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.ipc import LOGS, Order
+from cotenant.agent.ipc.records import LOGS, Order
 from cotenant.agent.supervisor.processes.logs import cut_marker, read_log
 from cotenant.agent.supervisor.processes.outputs import Outputs
 from cotenant.controller.domain import Launch

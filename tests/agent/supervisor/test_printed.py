@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.agent.supervisor.core import link_in, metrics_in
+from cotenant.agent.supervisor.core.printed import link_in, metrics_in
 from cotenant.controller.domain import is_link
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.agent.ipc import CoTenantsChanged, Order, Status
+from cotenant.agent.ipc.channel import CoTenantsChanged
+from cotenant.agent.ipc.records import Order, Status
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,

@@ -18,7 +18,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     datagram,
     parse,
 )
-from cotenant.controller.wire import job as protocol
+from cotenant.checkpoint.talk import protocol
 
 FROM_RANK = sorted(str(each.__struct_config__.tag) for each in get_args(AnyRankWord))
 

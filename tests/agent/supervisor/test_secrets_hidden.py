@@ -10,7 +10,6 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from cotenant.agent.supervisor.core import TAIL_BYTES
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,
@@ -22,6 +21,7 @@ from cotenant.agent.supervisor.core.edge import (
     Sampled,
     Started,
 )
+from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES
 from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.printed import PrintedFacts
 from cotenant.agent.supervisor.core.rank_messages import (

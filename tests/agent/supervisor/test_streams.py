@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.supervisor.processes import Terminal
+from cotenant.agent.supervisor.processes.terminal import Terminal
 from cotenant.agent.supervisor.streams import LOST_S, REPLACED, Streams
 from cotenant.controller.domain import Launch
 from cotenant.controller.wire import (

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc import LeaseNow, Result, SaveNow, StopNow
+from cotenant.agent.ipc.channel import LeaseNow, SaveNow, StopNow
+from cotenant.agent.ipc.records import Result
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,

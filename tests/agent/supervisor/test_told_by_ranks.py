@@ -6,8 +6,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import Attempt, from_result, from_status
-from cotenant.agent.ipc import StopNow
+from cotenant.agent.daemon.core.remembered import Attempt
+from cotenant.agent.daemon.core.reporting import from_result, from_status
+from cotenant.agent.ipc.channel import StopNow
 from cotenant.agent.supervisor.core.edge import OutsideSignal, Started
 from cotenant.agent.supervisor.core.rank_messages import FirstStepReached, RankFailed, StepDone
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId, JobWords, Parts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc import WatchRule
+from cotenant.agent.ipc.records import WatchRule
 from cotenant.agent.supervisor.core.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
 from cotenant.controller.system.sections import AgentSettings
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
-from cotenant.agent.ipc import Order, WarmOffer
+from cotenant.agent.ipc.records import Order, WarmOffer
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.pool import ServerKind, early
 from cotenant.agent.warm.refusals import program_of

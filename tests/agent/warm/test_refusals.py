@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.warm_starts import SpareSupervisor, WarmStarts, kind_of
-from cotenant.agent.ipc import MpsClient, Order, RankOrder
+from cotenant.agent.ipc.records import MpsClient, Order, RankOrder
 from cotenant.agent.warm.client import RANKS_MAX
 from cotenant.agent.warm.pool import EXPECTED_MIB, ColdRunTold, Pool, ServerReady, ServerRefused
 from cotenant.agent.warm.refusals import (

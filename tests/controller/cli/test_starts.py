@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.supervisor.processes import Account, environment_of
+from cotenant.agent.supervisor.processes.environment import Account, environment_of
 from cotenant.controller.domain import Launch
 from cotenant.controller.submission.script_signs import FILES_MAX
 from cotenant.controller.submission.starts import Start, start_of, start_of_function

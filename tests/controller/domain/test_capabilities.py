@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core import Attempt
-from cotenant.agent.ipc import Status
-from cotenant.agent.supervisor.core import RankHello
+from cotenant.agent.daemon.core.remembered import Attempt
+from cotenant.agent.ipc.records import Status
+from cotenant.agent.supervisor.core.rank_messages import RankHello
 from cotenant.controller.domain import Capabilities, JobProgress, shared_by_all
 from cotenant.controller.domain.events import CapabilitiesSeen
 from cotenant.controller.wire import clients as wire

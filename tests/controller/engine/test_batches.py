@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.checkpoint.talk.protocol import ENV_ACCUMULATION_SCHEDULE, ENV_PROFILING
 from cotenant.controller.client.profile_series import measured_only
 from cotenant.controller.domain import Launch, StartAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import Profile, SeenBatch
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ENV_PROFILING
 from tests.controller.building import Desk, profile, report, spec
 
 TYPE = next(iter(report().devices)).type

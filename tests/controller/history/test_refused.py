@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cotenant.checkpoint.talk import protocol
 from cotenant.controller.domain import (
     RESUME_VARIABLE,
     SPLIT_REFUSED,
@@ -20,7 +21,6 @@ from cotenant.controller.domain import (
     render_whole,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.wire import job as protocol
 from tests.controller.history.test_history import Watched
 
 HOW = "step 9 was made otherwise than in the attempt that was left: `noise` was 1, now 2"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from cotenant.agent.host import jobside
-from cotenant.agent.ipc import Order, RankOrder
-from cotenant.agent.supervisor.processes import Account, environment_of
+from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.supervisor.processes.environment import Account, environment_of
 from cotenant.controller.domain import AttemptNo, JobId, Launch, SlurmScript
 from tests.building.limits import within_s
 from tests.building.orders import PLAIN, order_of
