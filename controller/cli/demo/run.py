@@ -18,14 +18,7 @@ from typing import Final
 import msgspec
 
 from cotenant.checkpoint.talk.protocol import ENV_ACCUMULATION_SCHEDULE
-from cotenant.controller.cli.demo import measuring, plan
-from cotenant.controller.cli.demo.cluster import (
-    PrivateCluster,
-    ProcessStartFailed,
-    QueueWatcher,
-    TooSlow,
-    all_ended,
-)
+from cotenant.controller.cli.demo import cluster, measuring, plan
 from cotenant.controller.cli.demo.others import OthersLoad, OthersWatch, busy_cores_now
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.report import (
@@ -62,7 +55,7 @@ def run_demo(out_dir: Path) -> int:
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
         report = _Demo(out_dir, folder).play()
-    except (measuring.NotMeasured, ProcessStartFailed, TooSlow) as error:
+    except (measuring.NotMeasured, cluster.ProcessStartFailed, cluster.TooSlow) as error:
         kept = out_dir / "logs"
         _keep_logs(folder, kept)
         print(f"error[failed]: {error}\nlogs of controller, agent and jobs: {kept}", file=sys.stderr)
@@ -111,14 +104,14 @@ class _Demo:
         busy_before = busy_cores_now()
         memory = self._measure()
         with (
-            PrivateCluster(self._folder, f"cpu:{SLOTS}", memory.memory_mib) as cluster,
-            Client(cluster.endpoint) as client,
+            cluster.PrivateCluster(self._folder, f"cpu:{SLOTS}", memory.memory_mib) as private,
+            Client(private.endpoint) as client,
         ):
             self._client = client
-            cluster.check_devices(SLOTS)
+            private.check_devices(SLOTS)
             self._say("one short job first, so that the jobs below start warm: what it imports is kept ready")
             measuring.warm_up(client, SLOTS)
-            self._watcher = QueueWatcher(client, self._say, self._names, self._others.look)
+            self._watcher = cluster.QueueWatcher(client, self._say, self._names, self._others.look)
             self._act_one()
             self._act_two()
             shown = [client.ask(wire.ShowJob(job_id=job_id)) for job_id in self._names]
@@ -158,7 +151,7 @@ class _Demo:
             lambda jobs: all(jobs[j].phase is Phase.RUNNING for j in first), ACT_TIMEOUT_S
         )
         newcomers = [self._submit(job) for job in (plan.LOADER, plan.MEMORY)]
-        self._watcher.wait_until(lambda jobs: all_ended(jobs, [*first, *newcomers]), ACT_TIMEOUT_S)
+        self._watcher.wait_until(lambda jobs: cluster.all_ended(jobs, [*first, *newcomers]), ACT_TIMEOUT_S)
 
     def _act_two(self) -> None:
         self._set_policy("srtf", "Act 2: srtf lets a shorter job preempt a longer one")
@@ -168,7 +161,7 @@ class _Demo:
             lambda jobs: jobs[gang].phase is Phase.RUNNING and jobs[gang].step >= enough, ACT_TIMEOUT_S
         )
         short = [self._submit(job) for job in (plan.URGENT, plan.BRIEF)]
-        self._watcher.wait_until(lambda jobs: all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
+        self._watcher.wait_until(lambda jobs: cluster.all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
 
     def _set_policy(self, name: str, why: str) -> None:
         self._client.ask(wire.SetPolicy(name=name))
@@ -207,7 +200,7 @@ class _Demo:
         launch = msgspec.structs.replace(spec.launch, env=env)
         spec = msgspec.structs.replace(spec, share="never", launch=launch)
         job_ids = self._client.ask(wire.Submit(specs=(spec,))).job_ids
-        self._watcher.wait_until(lambda jobs: all_ended(jobs, job_ids), ACT_TIMEOUT_S)
+        self._watcher.wait_until(lambda jobs: cluster.all_ended(jobs, job_ids), ACT_TIMEOUT_S)
         return str(read_result(result).get("parameters_sha256"))
 
 

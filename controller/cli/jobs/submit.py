@@ -190,18 +190,15 @@ def show_dry_run(
     client: Client, request: wire.Submit, policy: str, as_json: bool, notes: Sequence[str]
 ) -> None:
     """Says what the controller would do, under `policy` too if one is named. `notes`: of the submission."""
-    from cotenant.controller.cli.jobs.arrival import (
-        FORESEEN_COLUMNS,
-        foreseen_json,
-        foreseen_summary,
-        foresight,
-    )
+    from cotenant.controller.cli.jobs import arrival
 
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
-    foreseen = foresight(client, request, policy)
+    foreseen = arrival.foresight(client, request, policy)
     tasks = [dict(spec.parameters) for spec in request.specs if spec.parameters]
     if as_json:
-        document = submission_document(reply, (), foreseen and foreseen_json(foreseen), notes, dry_run=True)
+        document = submission_document(
+            reply, (), foreseen and arrival.foreseen_json(foreseen), notes, dry_run=True
+        )
         write_json({**document, "tasks": tasks} if tasks else document)
         return
     for at, values in enumerate(tasks):
@@ -210,8 +207,8 @@ def show_dry_run(
         )
     _tell_reply(reply, "would be promised")
     if foreseen is not None:
-        write_lines([screen.table(FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])
-        screen.tell(foreseen_summary(foreseen))
+        write_lines([screen.table(arrival.FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])
+        screen.tell(arrival.foreseen_summary(foreseen))
     screen.tell(f"{units.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
 
 

@@ -17,16 +17,9 @@ import msgspec
 
 from cotenant.controller.cli.cluster import policy as asked
 from cotenant.controller.cli.cluster.policy import OFF, REPORT, ask_shadow, chosen_shadow
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import Group, VerbCommand, argument, command, group, option
 from cotenant.controller.cli.frame.completing import complete_policy
-from cotenant.controller.cli.frame.output import (
-    EndpointFlag,
-    FormFlag,
-    JsonFlag,
-    show_change,
-    show_one,
-    write_json,
-)
 from cotenant.controller.cli.offline.files import contents
 from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import texts as domain_texts
@@ -67,8 +60,8 @@ def set_policy(
     preview: Annotated[
         bool, option("--preview", help="Change nothing: say what it would do at once.")
     ] = False,
-    as_json: JsonFlag = False,
-    endpoint: EndpointFlag = None,
+    as_json: output.JsonFlag = False,
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Change the policy, or its parameters; what runs is not touched by the change itself.
 
@@ -93,13 +86,13 @@ def set_policy(
         given = {**read, **parameters_of(words, offer.defaults)}
         if preview:
             told = client.ask(wire.PreviewPolicy(name=name, parameters=given)).preview
-            show_one("json" if as_json else "table", told, name, told, preview_text)
+            output.show_one("json" if as_json else "table", told, name, told, preview_text)
             return
         reply = client.ask(wire.SetPolicy(name=name, parameters=given))
         after = client.ask(wire.GetPolicy())
     if as_json:
         before = {"policy": known.current.policy, "parameters": known.current.parameters}
-        write_json({**msgspec.to_builtins(after.current), "before": before})
+        output.write_json({**msgspec.to_builtins(after.current), "before": before})
         return
     for line in reply.lines or (page(domain_texts.escape_texts(after)),):
         screen.say(line)
@@ -126,7 +119,7 @@ def read_files(policy: str, words: Sequence[str]) -> tuple[wire.Parameters, list
 
 
 @policy.part("list")
-def list_policies(form: FormFlag = "table", endpoint: EndpointFlag = None) -> None:
+def list_policies(form: output.FormFlag = "table", endpoint: output.EndpointFlag = None) -> None:
     """The policies there are, and when to choose which; the one in force is marked.
 
     Where no controller answers, those that are installed here are listed, and none is marked. -o wide is a
@@ -166,8 +159,8 @@ def shadow(
         list[str] | None,
         argument(metavar="NAME [KEY=VALUE...]|report|off", help="See above.", complete=complete_policy),
     ] = None,
-    form: FormFlag = "table",
-    endpoint: EndpointFlag = None,
+    form: output.FormFlag = "table",
+    endpoint: output.EndpointFlag = None,
 ) -> None:
     """Let another policy decide beside the one in force, and say what would have been. Nothing is changed.
 
@@ -191,13 +184,13 @@ def shadow(
             raise Problem("usage", f"{more[0]!r} means nothing behind {first}")
         with asking(endpoint) as client:
             view = ask_shadow(client) if first else client.ask(wire.GetShadow()).shadow
-        show_one(form, view, view.policy, view, lambda shown: shadow_page(shown, wide=form == "wide"))
+        output.show_one(form, view, view.policy, view, lambda shown: shadow_page(shown, wide=form == "wide"))
         return
     with asking(endpoint) as client:
         request = wire.SetShadow() if first == OFF and not more else chosen_shadow(client, first, more)
         reply = client.ask(request)
     asked = {"policy": request.name, "parameters": request.parameters}
-    show_change("shadow", asked, reply.lines, "asked for", form == "json")
+    output.show_change("shadow", asked, reply.lines, "asked for", form == "json")
 
 
 def shadow_page(view: wire.ShadowView, *, wide: bool) -> str:

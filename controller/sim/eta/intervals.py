@@ -32,14 +32,7 @@ import numpy as np
 from cotenant.controller import domain, history
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, MakePolicy
-from cotenant.controller.models.eta import (
-    EtaError,
-    calibrated_interval,
-    end_after,
-    end_moved,
-    interval_of,
-    levelwise,
-)
+from cotenant.controller.models import eta
 from cotenant.controller.models.eta_score import FAIR, score
 from cotenant.controller.sim.eta.futures import Drawing, Future
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times, follow, world_of
@@ -95,7 +88,7 @@ def _eta_of(
         start = _corrected(starts_s, [each.start for each in errors if each.start is not None], earliest_s)
     for other in (told[each.job_id].finish for each in job.spec.after if each.job_id in told):
         if start is not None and other is not None:
-            start = msgspec.structs.replace(start, told=levelwise(max, start.told, other.told))
+            start = msgspec.structs.replace(start, told=eta.levelwise(max, start.told, other.told))
     # Past errors are those of jobs whose lengths were known.
     of_ends = [each.finish for each in errors] if is_known else []
     finish = _corrected(ends_s, of_ends, roll_outs.instant_ends[job_id])
@@ -119,10 +112,10 @@ def _corrected(
     samples_s: list[float], errors: list[tuple[float, float, float]], earliest_s: list[float]
 ) -> domain.ToldInterval | None:
     """The interval of one number per roll-out, corrected down to the least of `earliest_s` at most."""
-    raw, floor_s = interval_of(samples_s), max(0.0, min(*earliest_s, *samples_s))
-    return (
-        None if raw is None else domain.ToldInterval(raw, calibrated_interval(raw, errors, floor_s), floor_s)
-    )
+    raw, floor_s = eta.interval_of(samples_s), max(0.0, min(*earliest_s, *samples_s))
+    if raw is None:
+        return None
+    return domain.ToldInterval(raw, eta.calibrated_interval(raw, errors, floor_s), floor_s)
 
 
 def _end_beside(
@@ -134,13 +127,13 @@ def _end_beside(
 ) -> domain.EtaInterval:
     """The end as it can be told: beside the start, and with the time limit of a job that runs only once."""
     if job.known_left_s(now_s) is None:
-        return finish.raw if start is None else end_moved(finish.raw, start)
+        return finish.raw if start is None else eta.end_moved(finish.raw, start)
     begin = domain.EtaInterval(0.0, 0.0, 0.0) if start is None else start.told
     if job.spec.time_limit_s is not None and not job.spec.requeues:
         room_s = (job.limit_left_s(now_s) or 0.0) + job.estimate.pause_s
-        latest = levelwise(lambda raw_s, begin_s: max(raw_s, begin_s + room_s), finish.raw, begin)
-        finish = msgspec.structs.replace(finish, told=levelwise(min, finish.told, latest))
-    return finish.told if start is None else end_after(finish, begin, run_s)
+        latest = eta.levelwise(lambda raw_s, begin_s: max(raw_s, begin_s + room_s), finish.raw, begin)
+        finish = msgspec.structs.replace(finish, told=eta.levelwise(min, finish.told, latest))
+    return finish.told if start is None else eta.end_after(finish, begin, run_s)
 
 
 TOLD_S_MIN = 1.0
@@ -238,7 +231,7 @@ def _leave_first(engine: Engine, job: domain.Job, ends: Times) -> list[domain.Jo
 
 
 def _median_s(samples: list[float] | None) -> float:
-    interval = interval_of(samples or [])
+    interval = eta.interval_of(samples or [])
     return math.inf if interval is None else interval.p50_s
 
 
@@ -247,7 +240,7 @@ def _delays(without: Times, follows: Times) -> list[history.Delay]:
     for job_id, ends_s in without.items():
         later = zip(ends_s, follows.get(job_id, ()), strict=False)
         by_s = [after - before for before, after in later if math.isfinite(before) and math.isfinite(after)]
-        interval = interval_of(by_s) if 2 * len(by_s) > len(ends_s) else None
+        interval = eta.interval_of(by_s) if 2 * len(by_s) > len(ends_s) else None
         if interval is not None and max(map(abs, msgspec.structs.astuple(interval))) >= TOLD_S_MIN:
             found.append(history.Delay(job_id=job_id, by=interval))
     return sorted(found, key=lambda delay: (-delay.by.p50_s, -delay.by.p90_s, delay.job_id))
@@ -269,7 +262,7 @@ class EtaTrial:
         self._book, self._is_exact = history.EtaBook(), workload.is_exact
         self._arrived = self._told = 0
         self._open_shares: list[float] = []
-        self.errors: list[EtaError] = []
+        self.errors: list[eta.EtaError] = []
 
     def __call__(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[domain.AnyCommand]) -> None:
         self.errors += self._book.observe(engine, event)
@@ -287,8 +280,8 @@ class EtaTrial:
         )
         told = [
             record
-            for eta in answer(question, self._make_policy).etas
-            if (record := history.comparable_eta(eta))
+            for each in answer(question, self._make_policy).etas
+            if (record := history.comparable_eta(each))
         ]
         self._book.observe(engine, ev.EtasTold(at_s=engine.now_s, etas=tuple(told)))
         self._told += len(told)
