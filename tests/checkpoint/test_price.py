@@ -13,8 +13,7 @@ from tests.checkpoint.ranks import DEADLINE_S, Supervisor
 SCRIPT = """
 import sys
 import torch
-from cotenant.checkpoint import picture
-from cotenant.checkpoint.picture import arrays
+from cotenant.checkpoint.picture import arrays, digest
 from cotenant.checkpoint.zerocode.tracing import tracer
 
 class Finder:
@@ -23,12 +22,12 @@ class Finder:
         if name.startswith("torch._dynamo."):
             traced.add(tracer() is not None)
 
-def digest_tensor(tensor, digest=arrays.digest_tensor):
+def digest_tensor(tensor, take=digest.digest_tensor):
     sizes.add(tensor.numel() * tensor.element_size() > arrays.KEPT_BYTES_MAX)
-    return digest(tensor)
+    return take(tensor)
 
 traced, sizes = set(), set()
-picture.digest_tensor = arrays.digest_tensor = digest_tensor
+digest.digest_tensor = arrays.digest_tensor = digest_tensor
 model, x = torch.nn.Linear(1024, 512), torch.randn(2, 1024)
 sys.meta_path.insert(0, Finder)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
