@@ -78,5 +78,5 @@ class Admission:
         else:
             ledger.rank_again_s = None
             for job in list(ledger.jobs.values()):
-                if job.phase is domain.QUEUED or is_over_limit(job):
+                if job.phase not in domain.ENDED:
                     ledger.records.rank(job, rank_of(job.spec.priority))

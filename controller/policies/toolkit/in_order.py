@@ -96,8 +96,8 @@ def _fill_behind(plan: Plan, head: Job, behind: Iterable[Job], order: str) -> No
         return None
 
     def why(_: Job, devices: tuple[DeviceId, ...]) -> Reason:
-        passes = "backfilled-apart" if kept.isdisjoint(devices) else "backfilled-before"
-        return because(passes, order, head.job_id, reservation.start_s - now_s)
+        is_apart, after_s = kept.isdisjoint(devices), reservation.start_s - now_s
+        return because("backfilled-apart" if is_apart else "backfilled-before", order, head.job_id, after_s)
 
     walk(plan, Each(behind), order, lambda _: Then.PASS, find=find, why=why, until_full=True)
 

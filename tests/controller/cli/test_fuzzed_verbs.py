@@ -88,7 +88,8 @@ def test_odd_words_are_one_line(cotenant: Cotenant, controller: StandIn, seed: i
         if options and drawn.random() < 0.6:
             line += [drawn.choice(options), drawn.choice(ODD)]
         result = cotenant(*line)
-        assert is_told(result.code, result.err), (line, result)
+        finds_faults = words[0] == "doctor" and " fail, " in result.out  # It tells them as its answer.
+        assert finds_faults or is_told(result.code, result.err), (line, result)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,7 @@ def test_what_explains_a_job_is_of_one_moment(name: str, steps: list[Step], peop
                 assert reason == causes.lines[0] == domain.because("behind-others", ahead[0], more)
 
 
+@example(steps=[(0, 0, 6, 1), (0, 0, 0, 27), (0, 16, 6, 1), (0, 7, 1, 1), (4, 1, 7, 74), (0, 0, 0, 29)])
 @example(steps=[(0, 0, 1, 0), (0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 5), (0, 32, 1, 0)])
 @given(steps=STEPS)
 @settings(max_examples=examples(0.3))
