@@ -16,16 +16,14 @@ from typing import Any
 import msgspec
 
 from cotenant.agent import __main__ as agent
-from cotenant.agent.daemon import assembly, runtime
-from cotenant.agent.daemon.tasks import GpuRelease
-from cotenant.agent.gpus import causes, mps_watch
+from cotenant.agent.daemon import assembly, runtime, tasks
+from cotenant.agent.gpus import causes, mps_watch, watchers
 from cotenant.agent.gpus.gpu_watch import GpuWatch
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.watchers import Timing
 from cotenant.mps import daemon
-from cotenant.profiler.driver.probe_client import driver_facts
+from cotenant.profiler.driver import probe_client
 
-TIMING = Timing(probe_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max=2.0, reap_s=1.0)
+TIMING = watchers.Timing(probe_s=0.3, start_s=20.0, silent_s=4.0, retry_s=0.3, retry_s_max=2.0, reap_s=1.0)
 
 
 def main() -> int:
@@ -34,16 +32,11 @@ def main() -> int:
         causes.CAUSES[cause] = msgspec.structs.replace(causes.CAUSES[cause], quiet_s=quiet_s)
     log = os.environ["CHAOS_KERNEL_LOG"]
     short: dict[Any, dict[str, Any]] = {
-        assembly: {
-            "GpuWatch": partial(GpuWatch, patience_s=5.0, kernel_log=log),
-            "Timing": lambda probe_s: TIMING,
-            "driver_facts": partial(driver_facts, 20.0),
-        },
-        runtime: {
-            "MpsEdge": partial(MpsEdge, period_s=0.4),
-            "GpuRelease": partial(GpuRelease, daemons_s=5.0),
-            "OFFER_PERIOD_S": 1.0,
-        },
+        assembly: {"GpuWatch": partial(GpuWatch, patience_s=5.0, kernel_log=log)},
+        watchers: {"Timing": lambda probe_s: TIMING},
+        probe_client: {"driver_facts": partial(probe_client.driver_facts, 20.0)},
+        runtime: {"MpsEdge": partial(MpsEdge, period_s=0.4), "OFFER_PERIOD_S": 1.0},
+        tasks: {"GpuRelease": partial(tasks.GpuRelease, daemons_s=5.0)},
         causes: {"LEAVE_GRACE_S": 0.8},
         mps_watch: {"AROUND_EVERY_S": 1.0},
         daemon: {"ASK_EVERY_S": 1.0, "STARTS_APART_S": 0.5, "START_AGAIN_S": 1.0},
