@@ -245,6 +245,14 @@ class LocalSlurm:
     def start_node(self, node: str) -> None:
         self._start(node, "slurmd", "-D", "-N", node)
 
+    def resume_node(self, node: str) -> None:
+        """Until it takes jobs again. One that has come back by itself refuses to be resumed."""
+        deadline_s = time.monotonic() + START_S
+        while self.run("sinfo", "-h", "-n", node, "-o", "%T") not in ("idle", "mixed", "allocated"):
+            done = self.try_to("scontrol", "update", f"NodeName={node}", "State=RESUME")
+            assert time.monotonic() < deadline_s, f"{node}: {done}\n{self.said()}"
+            time.sleep(POLL_S)
+
     def kill_node(self, node: str) -> None:
         """Its slurmd only. Steps of its jobs are processes of their own, and go on."""
         self._kill(node)

@@ -92,10 +92,10 @@ class Site:
         self.slurm.await_said("squeue", "-h", "-o", "%i", wanted="")
         self.cluster.await_no_process()
 
-    def print_logs(self) -> None:
-        """For a failing test."""
+    def print_logs(self, *, asks: bool = True) -> None:
+        """For a failing test. `asks`: also what the controller knows, which has to be there."""
         with suppress(Unreachable):
-            print(self.log())
+            print(self.log() if asks else "")
         print(self.slurm.said())
         for path in sorted((self.cluster.folder / "shared").glob("*/logs/*")):
             print(f"=== {path.name}\n{path.read_text(errors='replace')[-2000:]}")
@@ -146,7 +146,7 @@ def moving(request: pytest.FixtureRequest, cluster: Cluster, slurm: LocalSlurm) 
     made = Site(cluster, slurm)
     yield made
     if request.session.testsfailed:
-        made.print_logs()
+        made.print_logs(asks=False)  # Its controller ends with the test.
     slurm.cancel_all()
 
 
@@ -202,7 +202,7 @@ def test_with_a_node_only_what_was_not_saved_is_lost(site: Site, references: Ref
     site.cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
     check_exact(site, job_id, references)
     site.slurm.start_node(node)
-    site.slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    site.slurm.resume_node(node)
     site.change("remove", "node")
     site.cluster.until(lambda _: "node" not in site.queues())
 
@@ -254,7 +254,7 @@ def test_hosts_follow_a_controller_from_one_slurm_job_to_the_next(
     cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
     assert len(cluster.shown(job_id).attempts) == 1 and moving.log().count("submitting") == 1
     check_exact(moving, job_id, references)
-    slurm.run("scontrol", "update", f"NodeName={left}", "State=RESUME")
+    slurm.resume_node(left)
     cluster.until(lambda _: not moving.queues()["follow"].allocations)
     slurm.cancel_all()
     cluster.await_no_process()
