@@ -104,6 +104,7 @@ def test_a_philly_log_is_recognised_and_its_attempts_are_added_up() -> None:
     assert trace.gpus.tolist() == [12.0, 2.0], "of the last attempt that names devices"
     assert trace.user.texts() == ["ce2f4c", ""] and trace.state.texts() == ["Pass", "Failed"]
     assert trace.excluded == {"never started": 1, "never ended, or no duration": 1}
+    assert "(first: line 4)" in parse(json.dumps(PHILLY[::-1]), name="cluster_job_log").notes[0]
 
 
 @pytest.mark.parametrize(
@@ -215,11 +216,12 @@ def test_processors_of_the_standard_workload_format_count_as_gpus() -> None:
     assert trace.user.texts() == ["3", "4"] and trace.vc.texts() == ["2", ""]
     assert trace.state.texts() == ["completed", "failed"]
     assert trace.excluded == {"never ended, or no duration": 1}
-    assert "processors" in trace.source
+    assert trace.source == "log.swf (Standard Workload Format, processors counted, as a GPU)"
 
 
 def test_several_processors_may_make_a_gpu() -> None:
-    assert parse(SWF, name="log.swf", processors_per_gpu=8).gpus.tolist() == [1.0, 0.5]
+    trace = parse(SWF, name="log.swf", processors_per_gpu=8)
+    assert trace.gpus.tolist() == [1.0, 0.5] and "8 of them as a GPU" in trace.source
     with pytest.raises(TraceProblem, match="0 processors per GPU"):
         parse(SWF, name="log.swf", processors_per_gpu=0)
 
@@ -275,7 +277,8 @@ def test_gpus_are_read_off_trackable_resources(tres: str, expected: tuple[float,
 def test_durations_come_from_elapsed_or_from_start_and_end() -> None:
     rows = "1|2024-03-01T10:00:00|{}|gres/gpu=1\n"
     elapsed = "JobID|Submit|Elapsed|AllocTRES\n" + rows.format("1-02:03:04")
-    assert parse(elapsed, name="s").duration_s.tolist() == [93_784.0]
+    trace = parse(elapsed, name="s")
+    assert trace.duration_s.tolist() == [93_784.0] and trace.excluded == {}
     ends = "JobID|Submit|Start|End|AllocTRES\n" + rows.format("2024-03-01T10:00:05|2024-03-01T10:01:00")
     assert parse(ends, name="s").duration_s.tolist() == [55.0]
 
