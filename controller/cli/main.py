@@ -116,8 +116,13 @@ def drop_output() -> None:
 
 def run(words: list[str]) -> int:
     """Raises Problem for everything that can go wrong."""
-    if any("\0" in word for word in words):  # Of a program that calls us; no shell can pass one.
-        raise Problem("usage", "an argument has a NUL in it")
+    for number, word in enumerate(words, 1):  # Of a program that calls us; no shell can pass either.
+        if "\0" in word:
+            raise Problem("usage", "an argument has a NUL in it")
+        try:
+            os.fsencode(word)
+        except UnicodeEncodeError:
+            raise Problem("usage", f"argument {number} has half of a character in it: {word!a}") from None
     if not words or words[0] in ("-h", "--help", "help"):
         if len(words) > 1 and words[0] == "help":
             return run([words[1], "--help"])

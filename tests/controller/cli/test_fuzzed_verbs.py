@@ -48,7 +48,7 @@ ODD = [
         "[",
         "{x}",
     ),
-    *("x.csv", "postgresql://", "ipc://", "tcp://x", "%j", "1:2:3:4", "\x1b[31m"),
+    *("\ud800", "x.csv", "postgresql://", "ipc://", "tcp://x", "%j", "1:2:3:4", "\x1b[31m"),
 ]
 ACTS_FOR_LONG = {"demo", "run", "shell", "up", "agent", "web", "mcp", "top", "controller", "service", "init"}
 """Verbs that start something, or write where they are told to."""
