@@ -158,3 +158,24 @@ def test_a_change_is_seen(source: str) -> None:
 @pytest.mark.parametrize("source", GOOD.values(), ids=GOOD.keys())
 def test_what_changes_no_job_passes(source: str) -> None:
     assert list(changes(source)) == []
+
+
+def test_who_reads_the_engines_ledger_changes_nothing_in_it() -> None:
+    """`engine.ledger` is there to be read: outside the engine nothing that is reached by it is assigned to,
+    deleted, told a fact or asked to change."""
+    changed = []
+    for path in sorted((ROOT / "controller").rglob("*.py")):
+        if path.is_relative_to(ROOT / "controller/engine"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute() | ast.Subscript() if isinstance(node.ctx, ast.Store | ast.Del):
+                    reached = ast.unparse(node.value)
+                case ast.Call(func=ast.Attribute(attr=attr, value=value)):
+                    told = ast.unparse(value)
+                    reached = told if attr in CHANGING or told.endswith(".ledger.records") else ""
+                case _:
+                    continue
+            if re.search(r"\.ledger\b", reached):
+                changed.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert not changed
