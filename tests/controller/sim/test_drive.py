@@ -7,6 +7,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
+from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim import drive
 
@@ -18,7 +19,11 @@ def steps(commands: list[tuple[str, ...]], **options: Any) -> list[Any]:
     world: Any = SimpleNamespace(
         now_s=0.0, compute_requests=[], is_idle=True, obey=lambda _: None, next_event=lambda _: ev.AlarmRang()
     )
-    return list(islice(drive.drive(engine, world, lambda request: request, **options), 2_000))
+
+    def answer(request: ComputeRequest) -> ev.Computed:
+        raise AssertionError("nothing is asked for")
+
+    return list(islice(drive.drive(engine, world, answer, **options), 2_000))
 
 
 def test_a_cluster_in_which_nothing_happens_any_more_is_left() -> None:
