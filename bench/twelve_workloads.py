@@ -8,8 +8,8 @@ the explanations of waiting jobs now and then, what the policy remembers, and ho
 its priority, its part of a device and its promise included. `side_by_side.py --twelve` compares two states
 line by line; `--tell` writes what one digest covers, to be compared by eye.
 
-Five workloads are like those of published clusters, seven are drawn: jobs with priorities, of unknown length,
-on parts of devices, on two hosts, late, promised, elastic, and such as cannot resume.
+Four workloads are like those of published clusters, eight are drawn: jobs of two classes, with priorities, of
+unknown length, on parts of devices, on two hosts, late, promised, elastic, and such as cannot resume.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ WORKLOADS: Final = {
     "philly-failing": Circumstances(_scenario("philly/b436b2", 80, failures_mtbf_h=20.0, noise=0.8)),
     "earth": Circumstances(_scenario("synth:earth:90", 90, load_scale=6.0, hosts=3)),
     "saturn-limits": Circumstances(_scenario("synth:saturn:80", 80, load_scale=6.0, limits=True)),
-    "gfs": Circumstances(_scenario("synth:gfs-4x:1", 120, load_scale=6.0)),
+    "drawn-classes": Circumstances(_scenario("synth:uranus:120", 120, load_scale=9.0), hp=0.6),
     "drawn-priorities": Circumstances(
         _scenario("synth:earth:100", 100, load_scale=9.0), priorities=True, unknown=0.15, hp=0.2
     ),
